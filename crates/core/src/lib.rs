@@ -1,0 +1,34 @@
+//! The words and contracts that every part of Belljar shares: ids, limits, requests, results, errors, the
+//! [`Provider`] and [`Sandbox`] traits, and the messages spoken with the program inside a sandbox.
+//!
+//! Nothing here does I/O, starts a thread or knows an operating system; everything may depend on it, and it depends
+//! on no other crate of the workspace.
+
+mod capability;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod error;
+mod exec;
+mod file;
+mod id;
+mod limits;
+mod policy;
+mod provider;
+mod spec;
+pub mod wire;
+
+pub use capability::{Capabilities, Capability};
+pub use error::{Error, ErrorCode, Result};
+pub use exec::{
+    Command, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, PtySize, Stdin, Stream,
+    Termination, Usage, UserName,
+};
+pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
+pub use id::{ExecId, SandboxId};
+pub use limits::{ByteSize, CpuCount, Limits, ParseError, Span};
+pub use policy::NetworkPolicy;
+pub use provider::{
+    ByteStream, Control, ExecHandle, Execs, Files, Provider, ProviderName, Sandbox, SandboxInfo,
+    SandboxState, SandboxStats,
+};
+pub use spec::SandboxSpec;
