@@ -149,14 +149,16 @@ pub trait Execs: Send + Sync {
     async fn kill(&self, exec: ExecId) -> Result<()>;
 }
 
-/// A command being followed.
+/// A command being followed. Input and output go on independently: one task may wait in `write` while another waits
+/// in `next`, and a caller that sends input must do both, or a command that waits for its output to be taken never
+/// reads on.
 #[async_trait]
-pub trait ExecHandle: Send {
+pub trait ExecHandle: Send + Sync {
     /// The next event; `None` after [`ExecEvent::Finished`]. May be dropped and called again without loss.
-    async fn next(&mut self) -> Result<Option<ExecEvent>>;
+    async fn next(&self) -> Result<Option<ExecEvent>>;
 
     /// Sends input; an empty piece means end of file. Waits while the command does not read.
-    async fn write(&mut self, input: Bytes) -> Result<()>;
+    async fn write(&self, input: Bytes) -> Result<()>;
 }
 
 /// File operations beyond reading and writing one.

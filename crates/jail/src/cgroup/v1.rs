@@ -1,0 +1,45 @@
+//! Version one: a hierarchy for every controller, limits set in each.
+
+use super::detect::Controller;
+use super::probe::{Format, Meters};
+use super::tree::{Setting, Tree};
+use super::{CPU_PERIOD_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
+
+pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    if tree.has(Controller::Memory) {
+        for (group, memory) in
+            [(tree.top(), limits.memory.saturating_add(GUEST_MEMORY)), (tree.executions(), limits.memory)]
+        {
+            settings.push(Setting::required(group.join("memory.limit_in_bytes"), memory));
+            // Memory plus swap: equal, so no swap. The file is there only if the kernel accounts for swap.
+            settings.push(Setting::optional(group.join("memory.memsw.limit_in_bytes"), memory));
+        }
+    }
+    if tree.has(Controller::Pids) {
+        settings.push(Setting::required(tree.top().join("pids.max"), limits.pids.saturating_add(GUEST_PIDS)));
+        settings.push(Setting::required(tree.executions().join("pids.max"), limits.pids));
+    }
+    if tree.has(Controller::Cpu) {
+        settings.push(Setting::required(tree.executions().join("cpu.cfs_period_us"), CPU_PERIOD_MICROS));
+        settings
+            .push(Setting::required(tree.executions().join("cpu.cfs_quota_us"), limits.cpu_quota_micros()));
+    }
+    settings
+}
+
+pub(super) fn open_meters(tree: &Tree, meters: &mut Meters) {
+    let executions = tree.executions();
+    if tree.has(Controller::Memory) {
+        meters.memory_current.open(&executions.join("memory.usage_in_bytes"), Format::Number);
+        meters.memory_peak.open_resettable(&executions.join("memory.max_usage_in_bytes"), Format::Number);
+        meters.oom_kills.open(&executions.join("memory.oom_control"), Format::Key("oom_kill"));
+    }
+    if tree.has(Controller::Pids) {
+        meters.pids_current.open(&executions.join("pids.current"), Format::Number);
+        meters.pids_peak.open(&executions.join("pids.peak"), Format::Number);
+    }
+    if tree.has(Controller::Cpuacct) {
+        meters.cpu_usec.open(&executions.join("cpuacct.usage"), Format::Nanoseconds);
+    }
+}

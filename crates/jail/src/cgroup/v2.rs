@@ -1,0 +1,65 @@
+//! Version two: one hierarchy, with all controllers or, on hybrid hosts, with none.
+
+use std::path::PathBuf;
+
+use super::detect::{Controller, enabling};
+use super::probe::{Format, Meters};
+use super::tree::{Setting, Tree};
+use super::{CPU_PERIOD_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
+
+/// More leaves than a sandbox has executions at a time; a bound on what a guest gone wrong can pile up.
+const MAX_LEAVES: u32 = 4096;
+
+/// Where controllers must be enabled before the groups below can have limits, outermost first, and what to write.
+pub(super) fn enabled_in(tree: &Tree) -> Option<([PathBuf; 2], String)> {
+    if tree.hierarchy().controllers.is_empty() {
+        return None;
+    }
+    let places = [tree.shared(), tree.top()].map(|group| group.join("cgroup.subtree_control"));
+    Some((places, enabling(&tree.hierarchy().controllers)))
+}
+
+pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
+    let executions = tree.executions();
+    let mut settings = vec![
+        Setting::optional(executions.join("cgroup.max.descendants"), MAX_LEAVES),
+        Setting::optional(executions.join("cgroup.max.depth"), 1),
+    ];
+    if tree.has(Controller::Memory) {
+        for (group, memory) in
+            [(tree.top(), limits.memory.saturating_add(GUEST_MEMORY)), (executions.clone(), limits.memory)]
+        {
+            settings.push(Setting::required(group.join("memory.max"), memory));
+            // The file is there only if the kernel has swap.
+            settings.push(Setting::optional(group.join("memory.swap.max"), 0));
+        }
+    }
+    if tree.has(Controller::Pids) {
+        settings.push(Setting::required(tree.top().join("pids.max"), limits.pids.saturating_add(GUEST_PIDS)));
+        settings.push(Setting::required(executions.join("pids.max"), limits.pids));
+    }
+    if tree.has(Controller::Cpu) {
+        let quota = format!("{} {CPU_PERIOD_MICROS}", limits.cpu_quota_micros());
+        settings.push(Setting::required(executions.join("cpu.max"), quota));
+    }
+    settings
+}
+
+pub(super) fn open_meters(tree: &Tree, meters: &mut Meters) {
+    let executions = tree.executions();
+    // Counted even where the hierarchy has no controllers.
+    meters.cpu_usec.open(&executions.join("cpu.stat"), Format::Key("usage_usec"));
+    if tree.has(Controller::Memory) {
+        meters.memory_current.open(&executions.join("memory.current"), Format::Number);
+        meters.memory_peak.open_resettable(&executions.join("memory.peak"), Format::Number);
+        meters.oom_kills.open(&executions.join("memory.events"), Format::Key("oom_kill"));
+    }
+    if tree.has(Controller::Pids) {
+        meters.pids_current.open(&executions.join("pids.current"), Format::Number);
+        meters.pids_peak.open(&executions.join("pids.peak"), Format::Number);
+    }
+    if tree.has(Controller::Io) {
+        meters.read_bytes.open(&executions.join("io.stat"), Format::Sum("rbytes"));
+        meters.write_bytes.open(&executions.join("io.stat"), Format::Sum("wbytes"));
+    }
+}

@@ -1,0 +1,137 @@
+//! What is said with a sandbox's monitor. One connection carries one operation: its first frame is an [`Open`],
+//! answers follow, and closing it early means that the caller no longer wants it.
+
+use std::time::Duration;
+
+use belljar_core::wire::{Event, FileRequest};
+use belljar_core::{
+    Error, ExecId, ExecInfo, ExecRequest, PtySize, SandboxState, SandboxStats, Stream, Termination, Usage,
+};
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// The conversation number on which everything is said.
+pub const CONVERSATION: u32 = 1;
+
+/// The first frame of a connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Open {
+    /// [`PROTOCOL`] of the caller.
+    pub protocol: u32,
+    /// What it wants.
+    pub request: Request,
+}
+
+/// What can be asked of a monitor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Runs a command: `Started`, output, `Finished`. Input data frames are its standard input.
+    Exec {
+        /// The command.
+        request: Box<ExecRequest>,
+        /// Kill it if this connection closes before its end.
+        kill_on_close: bool,
+    },
+    /// Follows an execution from its beginning.
+    Attach {
+        /// Which.
+        exec: ExecId,
+    },
+    /// Signals every process of an execution; `Done`.
+    Signal {
+        /// Which.
+        exec: ExecId,
+        /// The signal.
+        signal: i32,
+    },
+    /// Kills an execution; `Done`.
+    KillExec {
+        /// Which.
+        exec: ExecId,
+    },
+    /// Resizes the terminal of an execution; `Done`.
+    Resize {
+        /// Which.
+        exec: ExecId,
+        /// To what.
+        size: PtySize,
+    },
+    /// `Executions`.
+    Executions,
+    /// A file operation: the guest's events follow as `Guest`, bulk bytes as data frames.
+    File(FileRequest),
+    /// `Status`.
+    Status,
+    /// Lets the sandbox live this long from now; `Status`.
+    Extend {
+        /// How long.
+        ttl: Duration,
+    },
+    /// Ends the sandbox; `Done` once every process is dead.
+    Kill,
+}
+
+/// What a monitor answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The execution runs.
+    Started {
+        /// Its number.
+        exec: ExecId,
+        /// From the request's arrival to the first instruction, in microseconds.
+        start_us: u64,
+    },
+    /// Output that was not kept.
+    Gap {
+        /// Of which stream.
+        stream: Stream,
+        /// How much.
+        bytes: u64,
+    },
+    /// The execution is over; the connection closes.
+    Finished {
+        /// How.
+        termination: Termination,
+        /// What it used.
+        usage: Usage,
+        /// From first instruction to end, in microseconds.
+        duration_us: u64,
+        /// Kills for want of memory meanwhile.
+        oom_kills: Option<u64>,
+    },
+    /// What the guest said about a file operation.
+    Guest(Event),
+    /// All executions.
+    Executions(Vec<ExecInfo>),
+    /// How the sandbox is.
+    Status {
+        /// What is left of its life.
+        remaining: Duration,
+        /// What it uses.
+        stats: SandboxStats,
+    },
+    /// It is done.
+    Done,
+    /// It could not be done.
+    Failed(Error),
+}
+
+/// How a sandbox ended, as its monitor (or, if that was killed, its launcher) left it on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How.
+    pub state: SandboxState,
+}
+
+/// The name of that file in the sandbox's spool directory.
+pub const ENDED_FILE: &str = "ended.json";
+/// The name of the monitor's socket in the sandbox's directory.
+pub const SOCKET_FILE: &str = "control.sock";
+/// The name of the lock that launcher and monitor hold while they live.
+pub const LOCK_FILE: &str = "lock";
+/// The directory that the monitor may write to.
+pub const SPOOL_DIR: &str = "spool";

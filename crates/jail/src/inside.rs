@@ -1,0 +1,431 @@
+//! From a bare child in new namespaces to the guest behind its walls: the steps that the child itself takes.
+//!
+//! The child of a single-threaded process goes through these in order and then becomes the guest. A step that fails
+//! ends it: the step and the error go back through a pipe, and no sandbox comes to be.
+
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{
+    MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
+};
+
+use crate::landlock::{self, Reach};
+use crate::mounts::{self, Ownership};
+use crate::namespaces::{check, loopback_up};
+use crate::plan::Plan;
+use crate::seccomp::Program;
+
+/// The control socket, as the guest finds it.
+pub const CONTROL_FD: RawFd = 3;
+/// The Landlock ruleset of the default user.
+pub const USER_RULES_FD: RawFd = 4;
+/// The Landlock ruleset of root inside.
+pub const ROOT_RULES_FD: RawFd = 5;
+/// The first of the cgroup directories.
+pub const FIRST_CGROUP_FD: RawFd = 6;
+/// Above every descriptor that the guest is given.
+const FIRST_FREE_FD: RawFd = 64;
+
+/// The capabilities that root inside keeps: enough for chown, package managers and low ports.
+pub const ROOT_CAPABILITIES: u64 =
+    bits(&[CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE]);
+/// The guest also lowers the bounding set of what it starts.
+const GUEST_CAPABILITIES: u64 = ROOT_CAPABILITIES | bits(&[SETPCAP]);
+
+const CHOWN: u32 = 0;
+const DAC_OVERRIDE: u32 = 1;
+const FOWNER: u32 = 3;
+const FSETID: u32 = 4;
+const KILL: u32 = 5;
+const SETGID: u32 = 6;
+const SETUID: u32 = 7;
+const SETPCAP: u32 = 8;
+const NET_BIND_SERVICE: u32 = 10;
+
+const fn bits(capabilities: &[u32]) -> u64 {
+    let mut set = 0;
+    let mut index = 0;
+    while index < capabilities.len() {
+        set |= 1 << capabilities[index];
+        index += 1;
+    }
+    set
+}
+
+/// What of `/proc` tells about the host or steers it, and reads as empty inside.
+const MASKED_FILES: [&str; 16] = [
+    "cmdline",
+    "config.gz",
+    "interrupts",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "latency_stats",
+    "modules",
+    "sched_debug",
+    "slabinfo",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
+    "timer_stats",
+];
+const MASKED_DIRECTORIES: [&str; 4] = ["acpi", "asound", "scsi", "driver"];
+const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "tty"];
+
+/// Directories that root inside may write to.
+const ROOT_WRITABLE: [&str; 12] =
+    ["/bin", "/etc", "/home", "/lib", "/opt", "/root", "/run", "/sbin", "/srv", "/tmp", "/usr", "/var"];
+/// Directories that the default user may write to, as far as permissions go.
+const USER_WRITABLE: [&str; 5] = ["/home", "/tmp", "/var/tmp", "/run", "/dev/shm"];
+
+/// The step at which the child stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// Waiting for the parent to map its ids.
+    Released,
+    /// Becoming root of the user namespace.
+    Identity,
+    /// Entering mount and cgroup namespaces.
+    Namespaces,
+    /// Building the file system (rootless only; otherwise the parent did).
+    FileSystem,
+    /// Mounting a fresh `/proc`.
+    Proc,
+    /// Mounting terminals of its own.
+    Terminals,
+    /// Making the tree the root, and letting go of the host's.
+    Pivot,
+    /// Hiding what `/proc` says about the host.
+    Masks,
+    /// Forbidding further namespaces.
+    NestedNamespaces,
+    /// Setting the host name.
+    HostName,
+    /// Bringing up loopback.
+    Loopback,
+    /// Making Landlock rules.
+    LandlockRules,
+    /// Leaving the launcher's session.
+    Session,
+    /// Putting descriptors in their places.
+    Descriptors,
+    /// Dropping capabilities.
+    Capabilities,
+    /// Forbidding new privileges.
+    NoNewPrivileges,
+    /// Entering Landlock.
+    Landlock,
+    /// Installing the system-call filter.
+    Seccomp,
+    /// Becoming the guest.
+    Exec,
+}
+
+impl Step {
+    const ALL: [Self; 19] = [
+        Self::Released,
+        Self::Identity,
+        Self::Namespaces,
+        Self::FileSystem,
+        Self::Proc,
+        Self::Terminals,
+        Self::Pivot,
+        Self::Masks,
+        Self::NestedNamespaces,
+        Self::HostName,
+        Self::Loopback,
+        Self::LandlockRules,
+        Self::Session,
+        Self::Descriptors,
+        Self::Capabilities,
+        Self::NoNewPrivileges,
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Exec,
+    ];
+
+    /// What failed, in words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Released => "the launcher went away",
+            Self::Identity => "cannot become root of the user namespace",
+            Self::Namespaces => "cannot enter mount and cgroup namespaces",
+            Self::FileSystem => "cannot build the file system",
+            Self::Proc => "cannot mount a fresh /proc",
+            Self::Terminals => "cannot mount terminals (devpts)",
+            Self::Pivot => "cannot change the root (pivot_root)",
+            Self::Masks => "cannot mask parts of /proc",
+            Self::NestedNamespaces => "cannot forbid nested namespaces",
+            Self::HostName => "cannot set the host name",
+            Self::Loopback => "cannot bring up the loopback interface",
+            Self::LandlockRules => "cannot make Landlock rules",
+            Self::Session => "cannot leave the session",
+            Self::Descriptors => "cannot arrange file descriptors",
+            Self::Capabilities => "cannot drop capabilities",
+            Self::NoNewPrivileges => "cannot set no_new_privs",
+            Self::Landlock => "cannot enter Landlock",
+            Self::Seccomp => "cannot install the system-call filter (seccomp)",
+            Self::Exec => "cannot start the guest program",
+        }
+    }
+}
+
+/// What the child says when it fails: one byte for the step, then the error in words.
+#[derive(Debug)]
+pub struct Failure {
+    /// Where it stopped.
+    pub step: Step,
+    /// Why.
+    pub error: String,
+}
+
+impl Failure {
+    /// Reads what came through the pipe; nothing means success.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (first, rest) = bytes.split_first()?;
+        let step = Step::ALL.get(usize::from(*first)).copied().unwrap_or(Step::Exec);
+        Some(Self { step, error: String::from_utf8_lossy(rest).into_owned() })
+    }
+}
+
+/// What the child needs.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    /// The plan of the sandbox.
+    pub plan: &'a Plan,
+    /// Whether only one id is mapped and the child builds its own file system.
+    pub rootless: bool,
+    /// The guest program, open.
+    pub guest: BorrowedFd<'a>,
+    /// The guest's end of the control socket.
+    pub control: BorrowedFd<'a>,
+    /// Directories of its cgroups.
+    pub cgroups: &'a [BorrowedFd<'a>],
+    /// The compiled filter.
+    pub seccomp: &'a Program,
+}
+
+trait At<T> {
+    fn at(self, step: Step) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> At<T> for Result<T, E> {
+    fn at(self, step: Step) -> Result<T, Failure> {
+        self.map_err(|error| Failure { step, error: error.to_string() })
+    }
+}
+
+/// Takes all the steps; does not return unless one fails, which it says on `report`.
+pub fn enter(inside: &Inside<'_>, release: OwnedFd, report: OwnedFd) -> ! {
+    // Out of the way of the places that the guest's descriptors will take.
+    let report = lift(report.as_fd()).unwrap_or(report);
+    let Err(failure) = become_guest(inside, release);
+    let mut message = vec![failure.step as u8];
+    message.extend_from_slice(failure.error.as_bytes());
+    let _ = File::from(report).write_all(&message);
+    // SAFETY: ends this process at once, without running the parent's exit handlers.
+    unsafe { libc::_exit(1) }
+}
+
+fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::Infallible, Failure> {
+    let mut byte = [0];
+    match rustix::io::read(&release, &mut byte) {
+        Ok(1) => {}
+        _ => return Err("it closed the pipe").at(Step::Released),
+    }
+    drop(release);
+    if !inside.rootless {
+        become_root().at(Step::Identity)?;
+    }
+    // SAFETY: plain system call; the process is single-threaded.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) }).at(Step::Namespaces)?;
+    mounts::make_private().at(Step::Namespaces)?;
+    if inside.rootless {
+        mounts::assemble(inside.plan, Ownership::Own).at(Step::FileSystem)?;
+    }
+    let root = inside.plan.state_dir.join("stage/root");
+    proc_and_terminals(&root, inside.rootless)?;
+    pivot(&root).at(Step::Pivot)?;
+    fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
+    mask_proc().at(Step::Masks)?;
+    rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
+    loopback_up().at(Step::Loopback)?;
+    // SAFETY: plain system call; not a group leader yet, being freshly forked.
+    check(unsafe { libc::setsid() }).at(Step::Session)?;
+    walls(inside)
+}
+
+fn become_root() -> io::Result<()> {
+    // SAFETY: plain system calls on numbers, in a single-threaded process.
+    unsafe {
+        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0) as i32)?;
+        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
+    }
+    Ok(())
+}
+
+fn proc_and_terminals(root: &Path, rootless: bool) -> Result<(), Failure> {
+    // The tree must be a mount that this namespace made itself before it can become the root.
+    mount_bind_recursive(root, root).at(Step::Pivot)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", root.join("proc"), "proc", flags, None).at(Step::Proc)?;
+    let options = if rootless {
+        c"newinstance,ptmxmode=0666,mode=0620,max=64"
+    } else {
+        c"newinstance,ptmxmode=0666,mode=0620,max=64,gid=5"
+    };
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount("devpts", root.join("dev/pts"), "devpts", flags, options).at(Step::Terminals)
+}
+
+fn pivot(root: &Path) -> io::Result<()> {
+    std::env::set_current_dir(root)?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    std::env::set_current_dir("/")
+}
+
+fn mask_proc() -> io::Result<()> {
+    let proc = Path::new("/proc");
+    let present = |names: &[&str]| -> Vec<PathBuf> {
+        names.iter().map(|name| proc.join(name)).filter(|path| path.exists()).collect()
+    };
+    for path in present(&MASKED_FILES) {
+        mount_bind("/dev/null", &path)?;
+    }
+    for path in present(&MASKED_DIRECTORIES) {
+        mount(
+            "belljar",
+            &path,
+            "tmpfs",
+            MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+            c"size=0",
+        )?;
+    }
+    let flags =
+        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    for path in present(&READ_ONLY) {
+        mount_bind(&path, &path)?;
+        mount_remount(&path, flags, c"")?;
+    }
+    Ok(())
+}
+
+/// Landlock rulesets, descriptors, capabilities, no_new_privs, Landlock, seccomp, exec; from here on nothing can be
+/// mounted or opened that the rules do not name.
+fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
+    let guest = lift(inside.guest).at(Step::Descriptors)?;
+    let rules = Rules::make(inside, &guest).at(Step::LandlockRules)?;
+    arrange_descriptors(inside, rules.as_ref()).at(Step::Descriptors)?;
+    drop_bounding_set().at(Step::Capabilities)?;
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).at(Step::NoNewPrivileges)?;
+    if let Some(rules) = &rules {
+        landlock::restrict_self(rules.guest.as_fd()).at(Step::Landlock)?;
+    }
+    inside.seccomp.install().at(Step::Seccomp)?;
+    let argv = [c"belljar-guest".as_ptr(), std::ptr::null()];
+    let envp: [*const libc::c_char; 1] = [std::ptr::null()];
+    let empty: &CStr = c"";
+    // SAFETY: both arrays end in null and hold valid strings; the descriptor is open.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            guest.as_raw_fd(),
+            empty.as_ptr(),
+            argv.as_ptr(),
+            envp.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Err(io::Error::last_os_error()).at(Step::Exec)
+}
+
+/// The three sets of Landlock rules.
+struct Rules {
+    guest: OwnedFd,
+    user: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Rules {
+    /// `None` where the kernel has no Landlock.
+    fn make(inside: &Inside<'_>, guest: &OwnedFd) -> Result<Option<Self>, landlock::LandlockError> {
+        if landlock::abi() < 1 {
+            return Ok(None);
+        }
+        let descriptor = |fd: RawFd| PathBuf::from(format!("/proc/self/fd/{fd}"));
+        let guest_program = descriptor(guest.as_raw_fd());
+        let cgroups: Vec<PathBuf> = inside.cgroups.iter().map(|fd| descriptor(fd.as_raw_fd())).collect();
+        let devices = [Path::new("/dev")];
+        let all = Path::new("/");
+        let root_writable: Vec<&Path> = ROOT_WRITABLE.iter().chain(&USER_WRITABLE).map(Path::new).collect();
+        let user_writable: Vec<&Path> = USER_WRITABLE.iter().map(Path::new).collect();
+        let mut guest_writable = root_writable.clone();
+        guest_writable.push(Path::new("/proc"));
+        guest_writable.extend(cgroups.iter().map(PathBuf::as_path));
+        Ok(Some(Self {
+            guest: lift(
+                landlock::ruleset(&[all, &guest_program], &guest_writable, &devices, Reach::OwnDomain)?
+                    .as_fd(),
+            )
+            .map_err(|source| landlock::LandlockError::Open { path: guest_program.clone(), source })?,
+            user: landlock::ruleset(&[all], &user_writable, &devices, Reach::Anywhere)?,
+            root: landlock::ruleset(&[all], &root_writable, &devices, Reach::Anywhere)?,
+        }))
+    }
+}
+
+/// A copy of a descriptor above every place that the guest's will take; closed when the guest starts.
+fn lift(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD)?)
+}
+
+/// Puts each descriptor where the guest expects it, and has all others closed when it starts.
+fn arrange_descriptors(inside: &Inside<'_>, rules: Option<&Rules>) -> io::Result<()> {
+    let mut wanted = vec![(lift(inside.control)?, CONTROL_FD)];
+    if let Some(rules) = rules {
+        wanted.push((lift(rules.user.as_fd())?, USER_RULES_FD));
+        wanted.push((lift(rules.root.as_fd())?, ROOT_RULES_FD));
+    }
+    for (index, fd) in inside.cgroups.iter().enumerate() {
+        wanted.push((lift(*fd)?, FIRST_CGROUP_FD + index as RawFd));
+    }
+    let null: OwnedFd = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
+    for place in 0..3 {
+        wanted.push((lift(null.as_fd())?, place));
+    }
+    for (from, place) in &wanted {
+        // SAFETY: both are plain numbers; whatever stood at the place is not used again in this process.
+        check(unsafe { libc::dup2(from.as_raw_fd(), *place) })?;
+    }
+    let first_other = FIRST_CGROUP_FD + inside.cgroups.len() as RawFd;
+    // SAFETY: marks descriptors, closes none.
+    let marked = unsafe {
+        libc::syscall(libc::SYS_close_range, first_other, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    check(marked as i32).map(drop)
+}
+
+fn drop_bounding_set() -> io::Result<()> {
+    for capability in 0..64 {
+        if GUEST_CAPABILITIES & (1 << capability) != 0 {
+            continue;
+        }
+        // SAFETY: plain system call on a number.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            let error = io::Error::last_os_error();
+            // The kernel knows no such capability: neither the higher ones.
+            return if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) };
+        }
+    }
+    Ok(())
+}

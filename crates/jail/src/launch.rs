@@ -1,0 +1,583 @@
+//! The launcher: builds one sandbox, forks its monitor, and stays only to take the walls down afterwards. It has no
+//! input but its plan, and after set-up waits for nothing but the end of its two children.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belljar_core::wire::{self, Account, Frame};
+use belljar_core::{Error, ErrorCode, SandboxState};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitOptions, getrlimit, wait};
+
+use crate::cgroup::{self, CgroupError, Group, Layout};
+use crate::clock::boottime;
+use crate::control::{LOCK_FILE, SOCKET_FILE, SPOOL_DIR};
+use crate::inside::{
+    self, FIRST_CGROUP_FD, Failure, Inside, ROOT_CAPABILITIES, ROOT_RULES_FD, Step, USER_RULES_FD,
+};
+use crate::landlock;
+use crate::monitor::{Monitor, guest_deadline, write_ended};
+use crate::mounts::{self, MountError, Ownership};
+use crate::namespaces::{self, Forked, check};
+use crate::plan::{Plan, Ready, Report};
+use crate::seccomp::{self, Profile};
+use crate::slot::{self, Slot, SlotError};
+
+/// The default user inside.
+const USER_ID: u32 = 1000;
+/// The longest plan that is read.
+const MAX_PLAN: u64 = 8 << 20;
+
+/// Which step of a launch failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The plan did not arrive whole.
+    #[error("cannot read the plan: {0}")]
+    Plan(String),
+    /// A file or directory of the sandbox's own could not be made or opened.
+    #[error("cannot prepare {path}: {source}")]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process holds this sandbox's lock.
+    #[error("sandbox directory {0} is in use")]
+    InUse(PathBuf),
+    /// A socket or pipe could not be made.
+    #[error("cannot make {what}: {source}")]
+    Channel {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+    /// No cgroups.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// No file system.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// No namespaces.
+    #[error("cannot create namespaces: {0}")]
+    Namespaces(io::Error),
+    /// No id maps.
+    #[error("cannot map user ids: {0}")]
+    IdMap(io::Error),
+    /// The child stopped on its way in.
+    #[error("{}: {}", .0.step.what(), .0.error)]
+    Inside(Failure),
+    /// No monitor.
+    #[error("cannot start the monitor: {0}")]
+    Monitor(io::Error),
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        let message = format!("cannot create the sandbox: {}", with_causes(&error));
+        let full = |source: &io::Error| source.kind() == io::ErrorKind::StorageFull;
+        let (code, hint) = match &error {
+            LaunchError::Plan(_) | LaunchError::InUse(_) | LaunchError::Monitor(_) => {
+                (ErrorCode::Internal, None)
+            }
+            LaunchError::State { source, .. } if full(source) => {
+                (ErrorCode::ResourceExhausted, Some("the host's disk is full: free some space"))
+            }
+            LaunchError::State { .. } | LaunchError::Channel { .. } => (ErrorCode::Internal, None),
+            LaunchError::Slot(SlotError::Exhausted) => (
+                ErrorCode::ResourceExhausted,
+                Some("remove sandboxes that are not needed: `belljar ls`, `belljar rm`"),
+            ),
+            LaunchError::Mount(MountError::Disk(_)) => (
+                ErrorCode::ResourceExhausted,
+                Some("ask for less with `--disk`, or free space where Belljar keeps its data"),
+            ),
+            LaunchError::Inside(Failure { step: Step::Exec | Step::Released, .. }) => {
+                (ErrorCode::Internal, None)
+            }
+            _ => (
+                ErrorCode::HostFeature,
+                Some("`belljar doctor` shows what this host lacks and how to enable it"),
+            ),
+        };
+        let error = Self::new(code, message);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+/// An error with what lies behind it, where its own words do not tell.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Reads the plan, builds the sandbox, reports, and stays until it has ended.
+pub fn run() -> i32 {
+    let launched = read_plan().and_then(|plan| Launch::prepare(plan)?.build());
+    match launched {
+        Ok(running) => {
+            running.wait();
+            0
+        }
+        Err(error) => {
+            report(&Report::Failed(error.into()));
+            1
+        }
+    }
+}
+
+fn report(report: &Report) {
+    let mut line = serde_json::to_vec(report).unwrap_or_default();
+    line.push(b'\n');
+    let mut stdout = io::stdout();
+    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}
+
+fn read_plan() -> Result<Plan, LaunchError> {
+    let mut line = Vec::new();
+    // Unbuffered beyond the line: what stays open on standard input afterwards is the tie to our creator.
+    let stdin = io::stdin();
+    stdin
+        .lock()
+        .take(MAX_PLAN)
+        .read_until(b'\n', &mut line)
+        .map_err(|error| LaunchError::Plan(error.to_string()))?;
+    serde_json::from_slice(&line).map_err(|error| LaunchError::Plan(error.to_string()))
+}
+
+/// Everything that exists before the child does.
+struct Launch {
+    plan: Plan,
+    deadline: Duration,
+    state: File,
+    lock: File,
+    spool: OwnedFd,
+    listener: OwnedFd,
+    host_end: OwnedFd,
+    guest_end: OwnedFd,
+    privileged: Option<Privileged>,
+}
+
+/// What only root of the host can give.
+struct Privileged {
+    slot: Slot,
+    group: Group,
+}
+
+impl Launch {
+    fn prepare(plan: Plan) -> Result<Self, LaunchError> {
+        // The sandbox does not share the fate of the terminal it was started from.
+        // SAFETY: plain system calls on numbers.
+        unsafe {
+            libc::setsid();
+            libc::umask(0o022);
+        }
+        let dir = plan.state_dir.clone();
+        let at = |name: &str| {
+            let path = dir.join(name);
+            move |source: io::Error| LaunchError::State { path, source }
+        };
+        let state = File::open(&dir).map_err(at(""))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(dir.join(LOCK_FILE))
+            .map_err(at(LOCK_FILE))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| LaunchError::InUse(dir.clone()))?;
+        let privileged = if rustix::process::geteuid().is_root() { Some(take_slot(&plan)?) } else { None };
+        let spool_path = dir.join(SPOOL_DIR);
+        DirBuilder::new().mode(0o700).create(&spool_path).map_err(at(SPOOL_DIR))?;
+        if let Some(Privileged { slot, .. }) = &privileged {
+            chown(&spool_path, Some(slot.owner_id()), Some(slot.owner_id())).map_err(at(SPOOL_DIR))?;
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let spool =
+            rustix::fs::open(&spool_path, flags, Mode::empty()).map_err(|e| at(SPOOL_DIR)(e.into()))?;
+        let listener = listen_in(&state)
+            .map_err(|source| LaunchError::Channel { what: "the monitor's socket", source })?;
+        let (host_end, guest_end) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|error| LaunchError::Channel { what: "the control socket", source: error.into() })?;
+        let deadline = boottime() + plan.ttl;
+        Ok(Self { plan, deadline, state, lock, spool, listener, host_end, guest_end, privileged })
+    }
+
+    fn build(self) -> Result<Running, LaunchError> {
+        match self.try_build() {
+            Ok(built) => self.hand_over(built),
+            Err(error) => {
+                if let Some(Privileged { group, .. }) = &self.privileged {
+                    let _ = group.kill();
+                    let _ = group.remove();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Forks the child, gives it its ids, cgroups and file system, and sees it become the guest.
+    fn try_build(&self) -> Result<Built, LaunchError> {
+        let channel =
+            |what| move |error: rustix::io::Errno| LaunchError::Channel { what, source: error.into() };
+        let guest = File::open(&self.plan.guest)
+            .map_err(|source| LaunchError::State { path: self.plan.guest.clone(), source })?;
+        let program = seccomp::compile(Profile::default());
+        let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
+        if let Some(Privileged { slot, group }) = &self.privileged {
+            group.delegate(slot.root_id(), slot.root_id())?;
+            join_dirs = group.join_dirs()?;
+            leaf_dirs = group.leaf_dirs()?;
+        }
+        let cgroups: Vec<BorrowedFd<'_>> =
+            leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
+        let init = self.init(leaf_dirs.iter().map(|leaf| leaf.v2), join_dirs.len());
+
+        let (release_read, release_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
+        let (report_read, report_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
+        if self.privileged.is_some() {
+            // SAFETY: plain system call; the process is single-threaded.
+            check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map_err(LaunchError::Namespaces)?;
+            mounts::make_private()?;
+        }
+        let forked = match &self.privileged {
+            Some(Privileged { slot, .. }) => namespaces::as_owner(slot, namespaces::clone_into_namespaces),
+            None => namespaces::clone_into_namespaces(),
+        };
+        let (pid, pidfd) = match forked.map_err(LaunchError::Namespaces)? {
+            Forked::Child => {
+                drop((release_write, report_read));
+                let inside = Inside {
+                    plan: &self.plan,
+                    rootless: self.privileged.is_none(),
+                    guest: guest.as_fd(),
+                    control: self.guest_end.as_fd(),
+                    cgroups: &cgroups,
+                    seccomp: &program,
+                };
+                inside::enter(&inside, release_read, report_write)
+            }
+            Forked::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop((release_read, report_write));
+        let child = Child { pid, pidfd: Some(pidfd) };
+        let disk = self.furnish(pid)?;
+        let mut bytes = Vec::new();
+        Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
+        File::from(release_write)
+            .write_all(&[1])
+            .and_then(|()| write_all(&self.host_end, &bytes))
+            .map_err(|source| LaunchError::Channel { what: "the control socket", source })?;
+        let mut said = Vec::new();
+        let _ = File::from(report_read).take(4096).read_to_end(&mut said);
+        if let Some(failure) = Failure::parse(&said) {
+            return Err(LaunchError::Inside(failure));
+        }
+        if self.privileged.is_some() {
+            // The sandbox has its own copy; ours would only keep the disk alive.
+            let _ = rustix::mount::unmount(
+                self.plan.state_dir.join("stage"),
+                rustix::mount::UnmountFlags::DETACH,
+            );
+        }
+        Ok(Built { pidfd: child.keep(), pid, disk })
+    }
+
+    /// Ids, cgroups and file system for the waiting child.
+    fn furnish(&self, pid: i32) -> Result<Option<OwnedFd>, LaunchError> {
+        let Some(Privileged { slot, group }) = &self.privileged else {
+            namespaces::map_single(pid, USER_ID).map_err(LaunchError::IdMap)?;
+            return Ok(None);
+        };
+        namespaces::map_block(pid, slot).map_err(LaunchError::IdMap)?;
+        group.enter_guest(pid)?;
+        let user_namespace = namespaces::user_namespace(pid).map_err(LaunchError::IdMap)?;
+        let ownership = Ownership::Mapped { user_namespace: user_namespace.as_fd(), root_id: slot.root_id() };
+        Ok(Some(mounts::assemble(&self.plan, ownership)?.disk))
+    }
+
+    fn init(&self, leaves: impl Iterator<Item = bool>, joins: usize) -> wire::Init {
+        let landlock = landlock::abi() >= 1;
+        let leaf_dirs: Vec<wire::LeafDir> = leaves
+            .enumerate()
+            .map(|(index, v2)| wire::LeafDir { fd: FIRST_CGROUP_FD + index as i32, v2 })
+            .collect();
+        let first_join = FIRST_CGROUP_FD + leaf_dirs.len() as i32;
+        let user = Account {
+            uid: USER_ID,
+            gid: USER_ID,
+            home: "/home/user".into(),
+            capabilities: 0,
+            landlock_fd: landlock.then_some(USER_RULES_FD),
+        };
+        let root = Account {
+            uid: 0,
+            gid: 0,
+            home: "/root".into(),
+            capabilities: ROOT_CAPABILITIES,
+            landlock_fd: landlock.then_some(ROOT_RULES_FD),
+        };
+        wire::Init {
+            protocol: wire::PROTOCOL,
+            deadline_ms: guest_deadline(self.deadline),
+            user,
+            root: self.privileged.is_some().then_some(root),
+            env: self.plan.env.clone(),
+            shell: self.plan.shell.clone(),
+            leaf_dirs,
+            join_dirs: (0..joins as i32).map(|index| first_join + index).collect(),
+            rlimits: self.rlimits(),
+        }
+    }
+
+    /// The kernel's per-process limits, never above what we have ourselves.
+    fn rlimits(&self) -> Vec<(u32, u64, u64)> {
+        use rustix::process::Resource;
+        let limits = &self.plan.limits;
+        let open_files = u64::from(limits.open_files);
+        let mut wanted = vec![
+            (Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
+            (Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
+            (Resource::Core, libc::RLIMIT_CORE, 0, 0),
+            (Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
+            (Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
+            (Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),
+            (Resource::Msgqueue, libc::RLIMIT_MSGQUEUE, 819_200, 819_200),
+            (Resource::Nice, libc::RLIMIT_NICE, 0, 0),
+            (Resource::Rtprio, libc::RLIMIT_RTPRIO, 0, 0),
+        ];
+        if self.privileged.is_none() {
+            // Without cgroups these are the nearest there is.
+            wanted.push((Resource::Nproc, libc::RLIMIT_NPROC, limits.pids.into(), limits.pids.into()));
+            wanted.push((Resource::Data, libc::RLIMIT_DATA, limits.memory.0, limits.memory.0));
+        }
+        wanted
+            .into_iter()
+            .map(|(resource, number, soft, hard)| {
+                let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+                (number, soft.min(most), hard.min(most))
+            })
+            .collect()
+    }
+
+    fn losses(&self) -> Vec<String> {
+        let mut losses = Vec::new();
+        if self.privileged.is_none() {
+            losses.push("rootless: memory is bounded per process, not for the whole sandbox".into());
+            losses.push("rootless: processor time is not bounded".into());
+            losses.push("rootless: there is no root inside (`--user root`), only the default user".into());
+            losses.push(
+                "rootless: processes inside run as your own user id, kept apart by namespaces only".into(),
+            );
+        }
+        if landlock::abi() < 1 {
+            losses
+                .push("this kernel has no Landlock: files are guarded by mounts and permissions only".into());
+        }
+        losses
+    }
+
+    /// Forks the monitor, which from then on is the sandbox's only voice.
+    fn hand_over(self, built: Built) -> Result<Running, LaunchError> {
+        let probe = match &self.privileged {
+            Some(Privileged { group, .. }) => Some(group.probe()?),
+            None => None,
+        };
+        let losses = self.losses();
+        let slot = self.privileged.as_ref().map(|privileged| privileged.slot.number());
+        let Self { plan, deadline, state, lock, spool, listener, host_end, guest_end, privileged } = self;
+        drop(guest_end);
+        // SAFETY: the process is single-threaded, so the child may go on as after any fork.
+        match check(unsafe { libc::fork() }).map_err(LaunchError::Monitor)? {
+            0 => {
+                let tie = plan.tied.then(|| io::stdin().as_fd().try_clone_to_owned().ok()).flatten();
+                let owner = privileged.as_ref().map(|privileged| privileged.slot.owner_id());
+                let monitor = Monitor {
+                    guest: host_end,
+                    guest_process: built.pidfd,
+                    listener,
+                    tie,
+                    deadline,
+                    probe,
+                    disk: built.disk,
+                    spool,
+                    peer_uid: rustix::process::geteuid().as_raw(),
+                };
+                let status = match confine_monitor(owner, &monitor.spool).and_then(|()| monitor.run()) {
+                    Ok(_) => 0,
+                    Err(error) => {
+                        eprintln!("[sandbox {}] monitor: {error}", plan.id);
+                        1
+                    }
+                };
+                drop((lock, privileged));
+                std::process::exit(status)
+            }
+            monitor_pid => {
+                report(&Report::Ready(Ready { guest_pid: built.pid, monitor_pid, slot, losses }));
+                let spool = spool.try_clone().map_err(LaunchError::Monitor)?;
+                Ok(Running { state_dir: plan.state_dir, spool, _state: state, _lock: lock, privileged })
+            }
+        }
+    }
+}
+
+/// Takes the monitor's privileges away: it becomes the sandbox's own unmapped user, and may touch nothing of the
+/// file system but its spool.
+fn confine_monitor(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
+    if let Some(owner) = owner {
+        // SAFETY: plain system calls on numbers and valid pointers; the process is single-threaded. All capabilities
+        // are cleared by hand, because the launcher's securebits keep them across changes of user.
+        unsafe {
+            check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
+            check(libc::syscall(libc::SYS_setresgid, owner, owner, owner) as i32)?;
+            check(libc::syscall(libc::SYS_setresuid, owner, owner, owner) as i32)?;
+            let header: [u32; 2] = [0x2008_0522, 0];
+            let none = [0u32; 6];
+            check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as i32)?;
+        }
+    }
+    // SAFETY: plain system calls on numbers.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
+    }
+    if landlock::abi() >= 1 {
+        let spool = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(spool)));
+        let rules =
+            landlock::ruleset(&[], &[&spool], &[], landlock::Reach::Anywhere).map_err(io::Error::other)?;
+        landlock::restrict_self(rules.as_fd())?;
+    }
+    Ok(())
+}
+
+fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
+    let layout = Layout::detect()?;
+    let limits = cgroup::Limits {
+        memory: plan.limits.memory.0,
+        pids: plan.limits.pids,
+        cpu_millis: plan.limits.cpus.0,
+    };
+    let (slot, group) = slot::acquire(Path::new(slot::DIRECTORY), plan.id.as_str().as_bytes(), |slot| {
+        match Group::create(&layout, slot.number(), &limits) {
+            Ok(group) => Ok(Some(group)),
+            Err(CgroupError::SlotBusy { .. }) => Ok(None),
+            Err(error) => Err(LaunchError::from(error)),
+        }
+    })?;
+    Ok(Privileged { slot, group })
+}
+
+/// Listens in the sandbox's directory, whose path may be too long for a socket address.
+fn listen_in(directory: &File) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", std::os::fd::AsRawFd::as_raw_fd(directory));
+    // SAFETY: plain system calls; the socket file is made for its owner alone.
+    let previous = unsafe { libc::umask(0o177) };
+    let bound = bind(&socket, &SocketAddrUnix::new(path)?);
+    // SAFETY: as above.
+    unsafe { libc::umask(previous) };
+    bound?;
+    listen(&socket, 128)?;
+    Ok(socket)
+}
+
+fn write_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(socket, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A child that dies with its launch unless the launch succeeds.
+struct Child {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Child {
+    fn keep(mut self) -> OwnedFd {
+        match self.pidfd.take() {
+            Some(pidfd) => pidfd,
+            None => unreachable!("taken only here and on drop"),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(pidfd) = &self.pidfd {
+            let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+            if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
+                let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            }
+        }
+    }
+}
+
+/// A guest that runs.
+struct Built {
+    pid: i32,
+    pidfd: OwnedFd,
+    disk: Option<OwnedFd>,
+}
+
+/// A sandbox with its monitor.
+struct Running {
+    state_dir: PathBuf,
+    spool: OwnedFd,
+    _state: File,
+    _lock: File,
+    privileged: Option<Privileged>,
+}
+
+impl Running {
+    /// Waits for guest and monitor, and removes what only root can remove.
+    fn wait(self) {
+        // The creator waits for our end of these; and a tie must break when it goes, not when we do.
+        for fd in 0..2 {
+            // SAFETY: closes descriptors that nothing here uses any more.
+            unsafe { libc::close(fd) };
+        }
+        while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
+        if let Some(Privileged { group, .. }) = &self.privileged {
+            let _ = group.kill();
+            if let Err(error) = group.remove() {
+                eprintln!("cannot remove cgroups: {error}");
+            }
+        }
+        write_ended(&self.spool, SandboxState::Lost);
+        let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
+        let _ = fs::remove_dir(self.state_dir.join("stage"));
+    }
+}

@@ -1,0 +1,18 @@
+//! The walls: namespaces, mounts, cgroups, seccomp and Landlock; the launcher that builds them and the monitor that
+//! watches over one sandbox. Synchronous, single-threaded where it forks, and the home of the workspace's `unsafe`.
+
+pub mod cgroup;
+pub mod clock;
+pub mod control;
+mod disk;
+mod inside;
+pub mod landlock;
+pub mod launch;
+mod monitor;
+mod mounts;
+mod namespaces;
+pub mod plan;
+pub mod seccomp;
+mod slot;
+mod spool;
+pub mod sweep;

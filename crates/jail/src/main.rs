@@ -1,0 +1,15 @@
+//! The privileged helper that Belljar starts for each sandbox: launcher, then monitor. Also proves kernel features
+//! for `belljar doctor`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some("launch") => ExitCode::from(belljar_jail::launch::run() as u8),
+        _ => {
+            eprintln!("belljar-jail is started by belljar itself; run `belljar --help`");
+            ExitCode::from(2)
+        }
+    }
+}

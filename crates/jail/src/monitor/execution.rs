@@ -1,0 +1,116 @@
+//! One command, as its monitor knows it.
+
+use std::time::Duration;
+
+use belljar_core::wire::{Exit, KillReason};
+use belljar_core::{Command, ExecId, ExecInfo, Stream, Termination, Usage, UserName};
+
+use super::input::Input;
+use crate::spool::Spool;
+
+/// Where output goes.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// To disk; clients follow.
+    Spool(Spool),
+    /// To this client, at its pace.
+    Client(u64),
+    /// Nowhere: the disk refused the spool. What was dropped is counted.
+    Dropped { stdout: u64, stderr: u64 },
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) termination: Termination,
+    pub(super) usage: Usage,
+    pub(super) duration: Duration,
+    pub(super) oom_kills: Option<u64>,
+}
+
+/// One command, from its request to the end of its last process.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) id: ExecId,
+    pub(super) command: Command,
+    pub(super) user: UserName,
+    pub(super) sink: Sink,
+    pub(super) input: Input,
+    pub(super) start_us: Option<u64>,
+    pub(super) outcome: Option<Outcome>,
+    /// Kills for want of memory in this sandbox before it began.
+    pub(super) oom_baseline: Option<u64>,
+    /// Whether the sandbox's memory peak was set back when it began.
+    pub(super) peak_is_ours: bool,
+}
+
+impl Execution {
+    pub(super) fn info(&self) -> ExecInfo {
+        ExecInfo {
+            exec: self.id,
+            command: self.command.clone(),
+            user: self.user,
+            termination: self.outcome.map(|outcome| outcome.termination),
+        }
+    }
+
+    /// Output that no client takes directly: to disk, or counted.
+    pub(super) fn keep(&mut self, stream: Stream, bytes: &[u8]) {
+        match &mut self.sink {
+            Sink::Spool(spool) => spool.append(stream, bytes),
+            Sink::Client(_) => {}
+            Sink::Dropped { stdout, stderr } => {
+                *(if stream == Stream::Stdout { stdout } else { stderr }) += bytes.len() as u64;
+            }
+        }
+    }
+}
+
+/// What the kernel's word about the first process means, given how many kills for want of memory there were.
+pub(super) fn termination(exit: &Exit, oom_kills: Option<u64>) -> Termination {
+    const SIGKILL: i32 = 9;
+    match (exit.killed, exit.signal, exit.code) {
+        (Some(KillReason::TimedOut), ..) => Termination::TimedOut,
+        (Some(KillReason::Asked), ..) => Termination::Killed,
+        (None, Some(SIGKILL), _) if oom_kills.is_some_and(|count| count > 0) => Termination::OutOfMemory,
+        (None, Some(signal), _) => Termination::Signaled { signal },
+        (None, None, Some(code)) => Termination::Exited { code },
+        (None, None, None) => Termination::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: Option<i32>, signal: Option<i32>, killed: Option<KillReason>) -> Exit {
+        Exit {
+            code,
+            signal,
+            killed,
+            duration_us: 0,
+            cpu_us: None,
+            processes: None,
+            read_bytes: None,
+            write_bytes: None,
+        }
+    }
+
+    #[test]
+    fn every_ending_has_its_own_name() {
+        let cases = [
+            (exit(Some(0), None, None), None, Termination::Exited { code: 0 }),
+            (exit(Some(137), None, None), Some(1), Termination::Exited { code: 137 }),
+            (exit(None, Some(9), None), Some(0), Termination::Signaled { signal: 9 }),
+            (exit(None, Some(9), None), None, Termination::Signaled { signal: 9 }),
+            (exit(None, Some(9), None), Some(1), Termination::OutOfMemory),
+            (exit(None, Some(11), None), Some(1), Termination::Signaled { signal: 11 }),
+            (exit(None, Some(9), Some(KillReason::TimedOut)), Some(1), Termination::TimedOut),
+            (exit(None, Some(9), Some(KillReason::Asked)), Some(0), Termination::Killed),
+            (exit(None, None, None), Some(0), Termination::Lost),
+        ];
+        for (exit, oom, expected) in cases {
+            assert_eq!(termination(&exit, oom), expected, "{exit:?}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A child in namespaces of its own, and the id maps of its user namespace.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::slot::Slot;
+
+/// What [`clone_into_namespaces`] returned to whom.
+#[derive(Debug)]
+pub enum Forked {
+    /// In the child: process 1 of its pid namespace, waiting for its id maps.
+    Child,
+    /// In the parent.
+    Parent {
+        /// The child's process number.
+        pid: i32,
+        /// The child, whatever becomes of its number.
+        pidfd: OwnedFd,
+    },
+}
+
+/// Forks into new user, pid, network, ipc and uts namespaces (the mount and cgroup namespaces are entered later, by
+/// the child). The calling process must be single-threaded: then the child may go on as after any fork.
+pub fn clone_into_namespaces() -> io::Result<Forked> {
+    let mut pidfd: i32 = -1;
+    let flags = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_PIDFD;
+    // SAFETY: an all-zero clone_args is valid: no stack, no tls, nothing shared.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags as u64;
+    arguments.pidfd = (&raw mut pidfd) as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM this is a fork; the structure and the pidfd slot live across the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        pid => {
+            // SAFETY: the kernel has just given us this descriptor, and only us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Forked::Parent { pid: pid as i32, pidfd })
+        }
+    }
+}
+
+/// Runs `body` with the effective user and group id of the slot's owner, so that what it creates in the kernel is
+/// counted for that user. Capabilities stay as they are.
+pub fn as_owner<T>(slot: &Slot, body: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let owner = slot.owner_id();
+    set_effective(owner)?;
+    let result = body();
+    set_effective(0)?;
+    result
+}
+
+fn set_effective(id: u32) -> io::Result<()> {
+    const KEEP: u32 = u32::MAX;
+    // The bit keeps our capabilities while the effective id is not 0.
+    const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
+    // SAFETY: plain system calls on numbers; the process is single-threaded, so raw calls change all there is.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0))?;
+        let (first, second) = if id == 0 {
+            (libc::SYS_setresuid, libc::SYS_setresgid)
+        } else {
+            (libc::SYS_setresgid, libc::SYS_setresuid)
+        };
+        check(libc::syscall(first, KEEP, id, KEEP) as i32)?;
+        check(libc::syscall(second, KEEP, id, KEEP) as i32)?;
+    }
+    Ok(())
+}
+
+/// Maps the slot's block of ids into the child's user namespace.
+pub fn map_block(pid: i32, slot: &Slot) -> io::Result<()> {
+    let map = format!("0 {} {}\n", slot.root_id(), slot.mapped_ids());
+    fs::write(format!("/proc/{pid}/uid_map"), &map)?;
+    fs::write(format!("/proc/{pid}/gid_map"), &map)
+}
+
+/// Maps the caller's own id to this one inside: all that an ordinary user may do.
+pub fn map_single(pid: i32, inside: u32) -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    fs::write(format!("/proc/{pid}/setgroups"), "deny\n")?;
+    fs::write(format!("/proc/{pid}/uid_map"), format!("{inside} {uid} 1\n"))?;
+    fs::write(format!("/proc/{pid}/gid_map"), format!("{inside} {gid} 1\n"))
+}
+
+/// The child's user namespace, as a descriptor.
+pub fn user_namespace(pid: i32) -> io::Result<OwnedFd> {
+    Ok(fs::File::open(format!("/proc/{pid}/ns/user"))?.into())
+}
+
+/// Brings up the loopback interface of the current network namespace.
+pub fn loopback_up() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: an all-zero ifreq is valid, and its name field is longer than "lo".
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })?;
+    Ok(())
+}
+
+pub(crate) fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
