@@ -5,13 +5,17 @@
 
 use std::ffi::CStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_remount, move_mount,
+    open_tree, unmount,
 };
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::landlock::{self, Reach};
 use crate::mounts::{self, Ownership};
@@ -235,24 +239,24 @@ pub fn enter(inside: &Inside<'_>, release: OwnedFd, report: OwnedFd) -> ! {
 }
 
 fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::Infallible, Failure> {
-    let mut byte = [0];
-    match rustix::io::read(&release, &mut byte) {
-        Ok(1) => {}
-        _ => return Err("it closed the pipe").at(Step::Released),
-    }
+    let root = await_release(&release).at(Step::Released)?;
     drop(release);
-    if !inside.rootless {
+    if let Some(root) = &root {
         become_root().at(Step::Identity)?;
+        // By descriptor, for the sandbox's user may not walk there; and before the mount namespace is entered, which
+        // takes the current directory along.
+        rustix::process::fchdir(root).at(Step::FileSystem)?;
     }
     // SAFETY: plain system call; the process is single-threaded.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) }).at(Step::Namespaces)?;
     mounts::make_private().at(Step::Namespaces)?;
-    if inside.rootless {
+    if root.is_none() {
         mounts::assemble(inside.plan, Ownership::Own).at(Step::FileSystem)?;
+        std::env::set_current_dir("root").at(Step::FileSystem)?;
     }
-    let root = inside.plan.state_dir.join("stage/root");
-    proc_and_terminals(&root, inside.rootless)?;
-    pivot(&root).at(Step::Pivot)?;
+    own_tree().at(Step::Pivot)?;
+    proc_and_terminals(inside.rootless)?;
+    pivot().at(Step::Pivot)?;
     fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
     mask_proc().at(Step::Masks)?;
     rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
@@ -272,22 +276,46 @@ fn become_root() -> io::Result<()> {
     Ok(())
 }
 
-fn proc_and_terminals(root: &Path, rootless: bool) -> Result<(), Failure> {
-    // The tree must be a mount that this namespace made itself before it can become the root.
-    mount_bind_recursive(root, root).at(Step::Pivot)?;
+/// Waits for the parent. If it built the file system, its root comes along.
+fn await_release(release: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(release, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(descriptors.flatten().next())
+}
+
+/// Puts a copy of the tree on top of itself and steps into it: only a mount that this namespace made itself can
+/// become its root.
+fn own_tree() -> io::Result<()> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, ".", flags)?;
+    move_mount(&tree, c"", CWD, ".", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    Ok(rustix::process::fchdir(&tree)?)
+}
+
+fn proc_and_terminals(rootless: bool) -> Result<(), Failure> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", root.join("proc"), "proc", flags, None).at(Step::Proc)?;
+    mount("proc", "proc", "proc", flags, None).at(Step::Proc)?;
     let options = if rootless {
         c"newinstance,ptmxmode=0666,mode=0620,max=64"
     } else {
         c"newinstance,ptmxmode=0666,mode=0620,max=64,gid=5"
     };
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("devpts", root.join("dev/pts"), "devpts", flags, options).at(Step::Terminals)
+    mount("devpts", "dev/pts", "devpts", flags, options).at(Step::Terminals)
 }
 
-fn pivot(root: &Path) -> io::Result<()> {
-    std::env::set_current_dir(root)?;
+fn pivot() -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")

@@ -2,7 +2,8 @@
 //! input but its plan, and after set-up waits for nothing but the end of its two children.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use belljar_core::wire::{self, Account, Frame};
 use belljar_core::{Error, ErrorCode, SandboxState};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, socketpair,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, bind, listen, sendmsg, socket_with, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, getrlimit, wait};
@@ -25,7 +27,7 @@ use crate::inside::{
 };
 use crate::landlock;
 use crate::monitor::{Monitor, guest_deadline, write_ended};
-use crate::mounts::{self, MountError, Ownership};
+use crate::mounts::{self, MountError, Ownership, Tree};
 use crate::namespaces::{self, Forked, check};
 use crate::plan::{Plan, Ready, Report};
 use crate::seccomp::{self, Profile};
@@ -258,7 +260,7 @@ impl Launch {
             leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
         let init = self.init(leaf_dirs.iter().map(|leaf| leaf.v2), join_dirs.len());
 
-        let (release_read, release_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
+        let (release_write, release_read) = stream_pair("a socket")?;
         let (report_read, report_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
         if self.privileged.is_some() {
             // SAFETY: plain system call; the process is single-threaded.
@@ -286,13 +288,13 @@ impl Launch {
         };
         drop((release_read, report_write));
         let child = Child { pid, pidfd: Some(pidfd) };
-        let disk = self.furnish(pid)?;
+        let tree = self.furnish(pid)?;
         let mut bytes = Vec::new();
         Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
-        File::from(release_write)
-            .write_all(&[1])
-            .and_then(|()| write_all(&self.host_end, &bytes))
+        write_all(&self.host_end, &bytes)
+            .and_then(|()| release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())))
             .map_err(|source| LaunchError::Channel { what: "the control socket", source })?;
+        drop(release_write);
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {
@@ -305,11 +307,11 @@ impl Launch {
                 rustix::mount::UnmountFlags::DETACH,
             );
         }
-        Ok(Built { pidfd: child.keep(), pid, disk })
+        Ok(Built { pidfd: child.keep(), pid, disk: tree.map(|tree| tree.disk) })
     }
 
     /// Ids, cgroups and file system for the waiting child.
-    fn furnish(&self, pid: i32) -> Result<Option<OwnedFd>, LaunchError> {
+    fn furnish(&self, pid: i32) -> Result<Option<Tree>, LaunchError> {
         let Some(Privileged { slot, group }) = &self.privileged else {
             namespaces::map_single(pid, USER_ID).map_err(LaunchError::IdMap)?;
             return Ok(None);
@@ -318,7 +320,7 @@ impl Launch {
         group.enter_guest(pid)?;
         let user_namespace = namespaces::user_namespace(pid).map_err(LaunchError::IdMap)?;
         let ownership = Ownership::Mapped { user_namespace: user_namespace.as_fd(), root_id: slot.root_id() };
-        Ok(Some(mounts::assemble(&self.plan, ownership)?.disk))
+        Ok(Some(mounts::assemble(&self.plan, ownership)?))
     }
 
     fn init(&self, leaves: impl Iterator<Item = bool>, joins: usize) -> wire::Init {
@@ -415,7 +417,7 @@ impl Launch {
         // SAFETY: the process is single-threaded, so the child may go on as after any fork.
         match check(unsafe { libc::fork() }).map_err(LaunchError::Monitor)? {
             0 => {
-                let tie = plan.tied.then(|| io::stdin().as_fd().try_clone_to_owned().ok()).flatten();
+                let tie = io::stdin().as_fd().try_clone_to_owned().ok();
                 let owner = privileged.as_ref().map(|privileged| privileged.slot.owner_id());
                 let monitor = Monitor {
                     guest: host_end,
@@ -506,6 +508,23 @@ fn listen_in(directory: &File) -> io::Result<OwnedFd> {
     bound?;
     listen(&socket, 128)?;
     Ok(socket)
+}
+
+fn stream_pair(what: &'static str) -> Result<(OwnedFd, OwnedFd), LaunchError> {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|error| LaunchError::Channel { what, source: error.into() })
+}
+
+/// Lets the child go on, into this root if we built it.
+fn release(socket: &OwnedFd, root: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = root.into_iter().collect();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 fn write_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {

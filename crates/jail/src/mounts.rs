@@ -94,6 +94,8 @@ impl Ownership<'_> {
 /// The finished tree.
 #[derive(Debug)]
 pub struct Tree {
+    /// The sandbox's root.
+    pub root: OwnedFd,
     /// The file system that holds the sandbox's own layer, to ask how full it is.
     pub disk: OwnedFd,
 }
@@ -136,7 +138,8 @@ pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountErro
         mount_bind(&backing, &target).map_err(|error| mount_error("own directory", &target, error))?;
     }
     devices(&root.join("dev"), plan)?;
-    Ok(Tree { disk: disk_fd })
+    let root = open_path(root).map_err(staged(root))?;
+    Ok(Tree { root, disk: disk_fd })
 }
 
 fn mount_error(what: &'static str, target: &Path, source: impl Into<io::Error>) -> MountError {

@@ -27,11 +27,13 @@ pub struct Plan {
     pub shell: String,
     /// How long it lives.
     pub ttl: Duration,
-    /// End it when standard input closes.
-    pub tied: bool,
     /// The guest program.
     pub guest: PathBuf,
 }
+
+/// What the creator writes to the launcher's standard input once it knows of the sandbox, so that it lives on by
+/// itself. A sandbox that was not told so ends when that input closes.
+pub const LIVE_ON: &[u8] = b"!";
 
 /// A directory of the host that is seen inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -52,7 +52,7 @@ pub struct Monitor {
     pub guest_process: OwnedFd,
     /// Where clients connect.
     pub listener: OwnedFd,
-    /// Closes when the creator goes away, if the sandbox is tied to it.
+    /// Closes when the creator goes away, which ends the sandbox unless it said [`LIVE_ON`](crate::plan::LIVE_ON).
     pub tie: Option<OwnedFd>,
     /// When the sandbox ends, on the boot clock.
     pub deadline: Duration,
@@ -114,7 +114,7 @@ impl Service {
                 let expired = boottime() >= self.deadline;
                 return Ok(if expired { SandboxState::Expired } else { SandboxState::Lost });
             }
-            if ready.tie {
+            if ready.tie && !self.hear_creator() {
                 return Ok(SandboxState::Killed);
             }
             if ready.listener {
@@ -144,7 +144,7 @@ impl Service {
             PollFd::new(&self.given.listener, PollFlags::IN),
         ];
         if let Some(tie) = &self.given.tie {
-            polled.push(PollFd::new(tie, PollFlags::empty()));
+            polled.push(PollFd::new(tie, PollFlags::IN));
         }
         let first_client = polled.len();
         for (id, client) in &self.clients {
@@ -163,6 +163,16 @@ impl Service {
             tie: self.given.tie.is_some() && !polled[2].revents().is_empty(),
             clients: order.into_iter().zip(polled[first_client..].iter().map(PollFd::revents)).collect(),
         })
+    }
+
+    /// Hears the creator's one word; false when it went away without.
+    fn hear_creator(&mut self) -> bool {
+        let Some(tie) = &self.given.tie else { return true };
+        let spoke = matches!(rustix::io::read(tie, &mut [0; 1]), Ok(1));
+        if spoke {
+            self.given.tie = None;
+        }
+        spoke
     }
 
     /// Whether a client's next bytes can be dealt with now.

@@ -1,0 +1,249 @@
+//! The options that decide how a command runs, and what `run` makes of a script.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_core::{ExecRequest, FilePath, ProviderName, Result, SandboxId, SandboxSpec, Span};
+use clap::Args;
+
+use super::sandbox::value;
+use super::{CreateArgs, ExecArgs, Fetch, RunArgs, Upload, in_option, pairs};
+
+/// How long an execution in the background may run: as long as any sandbox can live.
+const BACKGROUND: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What a sandbox made by `run` lives beyond its command's time-out, for copying in and out.
+const MARGIN: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Execution")]
+pub(crate) struct CommandOptions {
+    /// Kill it after this long [default: 30s]
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true)]
+    pub(crate) timeout: Option<String>,
+    /// Set a variable; nothing is inherited; may be repeated
+    #[arg(long = "env", short = 'e', value_name = "K=V")]
+    pub(crate) env: Vec<String>,
+    /// Run it as user (no capabilities, the default) or root (of the sandbox only)
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Run it in this directory [default: /home/user]
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Forward standard input even if it is a terminal
+    #[arg(long, short)]
+    pub(crate) interactive: bool,
+    /// Give it a terminal
+    #[arg(long, short)]
+    pub(crate) tty: bool,
+}
+
+/// A checked `run`, `create` or `exec`.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What holds the walls.
+    pub(crate) provider: ProviderName,
+    /// What the sandbox is made from.
+    pub(crate) spec: SandboxSpec,
+    /// What to copy in first.
+    pub(crate) files: Vec<Upload>,
+    /// What to run.
+    pub(crate) request: ExecRequest,
+    /// Whether input is forwarded even from a terminal.
+    pub(crate) interactive: bool,
+    /// Whether it has a terminal.
+    pub(crate) tty: bool,
+    /// What to copy out afterwards.
+    pub(crate) outs: Vec<Fetch>,
+}
+
+/// Refuses a variable without a value: people mean to pass theirs on, and nothing is passed on unasked.
+fn environment(given: &[String]) -> Result<BTreeMap<String, String>> {
+    pairs("--env", given, |name| {
+        format!("nothing is inherited from your environment; say --env {name}=\"${name}\"")
+    })
+}
+
+impl CommandOptions {
+    fn request(&self, argv: Vec<String>) -> Result<ExecRequest> {
+        let mut request = ExecRequest::argv(argv);
+        if let Some(span) = value::<Span>("--timeout", self.timeout.as_deref())? {
+            request.timeout = span.0;
+        }
+        request.env = environment(&self.env)?;
+        if let Some(user) = &self.user {
+            request.user = user.parse().map_err(|error| in_option("--user", error))?;
+        }
+        if let Some(dir) = &self.workdir {
+            request.cwd = Some(dir.parse::<FilePath>().map_err(|error| in_option("--workdir", error))?);
+        }
+        request.check()?;
+        Ok(request)
+    }
+}
+
+impl RunArgs {
+    /// Checks everything, and opens every file that is to be copied in.
+    pub(crate) fn plan(self) -> Result<Plan> {
+        let provider = self.sandbox.provider()?;
+        let mut spec = self.sandbox.spec()?;
+        let mut files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
+        let outs = self.outs.iter().map(|text| Fetch::parse(text)).collect::<Result<Vec<_>>>()?;
+        let argv = match script(&self.command) {
+            None => self.command,
+            Some(Script { interpreter, name }) => {
+                let inside = format!("/home/user/{name}");
+                files.push(Upload::script(Path::new(&self.command[0]), inside.parse()?)?);
+                let elsewhere = self.execution.workdir.is_some() || name.starts_with('-');
+                interpreter.into_iter().chain([if elsewhere { inside } else { name }]).collect()
+            }
+        };
+        let request = self.execution.request(argv)?;
+        if self.sandbox.ttl()?.is_none() {
+            spec.ttl = spec.ttl.max(request.timeout + MARGIN);
+        }
+        spec.tied_to_creator = true;
+        spec.check()?;
+        let (interactive, tty) = (self.execution.interactive, self.execution.tty);
+        Ok(Plan { provider, spec, files, request, interactive, tty, outs })
+    }
+}
+
+impl CreateArgs {
+    /// Checks everything, and opens every file that is to be copied in.
+    pub(crate) fn plan(&self) -> Result<(ProviderName, SandboxSpec, Vec<Upload>)> {
+        let provider = self.sandbox.provider()?;
+        let mut spec = self.sandbox.spec()?;
+        spec.env = environment(&self.env)?;
+        spec.check()?;
+        let files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
+        Ok((provider, spec, files))
+    }
+}
+
+impl ExecArgs {
+    /// Checks everything.
+    pub(crate) fn plan(self) -> Result<(SandboxId, ExecRequest)> {
+        let id = self.id.parse()?;
+        let mut request = self.execution.request(self.command)?;
+        if self.detach && self.execution.timeout.is_none() {
+            request.timeout = BACKGROUND;
+        }
+        Ok((id, request))
+    }
+}
+
+/// A file of the host that `run` was given instead of a command.
+#[derive(Debug, PartialEq, Eq)]
+struct Script {
+    interpreter: Vec<String>,
+    name: String,
+}
+
+/// Recognises a script: one word, an existing file, and a way to tell its interpreter.
+fn script(command: &[String]) -> Option<Script> {
+    let [word] = command else { return None };
+    let path = Path::new(word);
+    if !path.is_file() {
+        return None;
+    }
+    let interpreter = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => vec!["python3".to_owned()],
+        Some("js" | "mjs" | "cjs" | "ts") => vec!["node".to_owned()],
+        Some("sh") => vec!["bash".to_owned()],
+        Some("R" | "r") => vec!["Rscript".to_owned()],
+        _ if word.contains(['/', '.']) => hash_bang(path)?,
+        _ => return None,
+    };
+    let name = path.file_name()?.to_str()?.to_owned();
+    Some(Script { interpreter, name })
+}
+
+/// The interpreter that a `#!` line names, with its one argument, as the kernel reads it.
+fn hash_bang(path: &Path) -> Option<Vec<String>> {
+    let mut start = Vec::new();
+    std::fs::File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?.trim();
+    let (program, argument) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    let words = [program, argument.trim()].into_iter().filter(|word| !word.is_empty()).map(str::to_owned);
+    Some(words.collect()).filter(|words: &Vec<String>| !words.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Verb};
+    use clap::Parser;
+
+    fn plan(line: &[&str]) -> Result<Plan> {
+        let words = ["belljar", "run"].iter().chain(line);
+        match Cli::try_parse_from(words).unwrap().command {
+            Verb::Run(run) => run.plan(),
+            _ => panic!("not run"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_specification() {
+        let plan = plan(&["--", "true"]).unwrap();
+        assert_eq!(plan.request.timeout, Duration::from_secs(30));
+        assert_eq!(plan.spec.ttl, Duration::from_secs(300));
+        assert_eq!(plan.spec.limits, belljar_core::Limits::default());
+        assert!(plan.spec.tied_to_creator);
+    }
+
+    #[test]
+    fn the_sandbox_outlives_a_long_time_out() {
+        let long = plan(&["--timeout", "10m", "--", "true"]).unwrap();
+        assert_eq!(long.spec.ttl, Duration::from_secs(660));
+        let asked = plan(&["--timeout", "10m", "--ttl", "1m", "--", "true"]).unwrap();
+        assert_eq!(asked.spec.ttl, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn bad_values_name_their_option() {
+        let cases: [(&[&str], &str); 6] = [
+            (&["--memory", "-1", "--", "true"], "--memory"),
+            (&["--timeout", "-5", "--", "true"], "--timeout"),
+            (&["--env", "HOME", "--", "true"], "--env"),
+            (&["--user", "nobody", "--", "true"], "--user"),
+            (&["--workdir", "a\nb", "--", "true"], "--workdir"),
+            (&["-w", "a\0b", "--", "true"], "--workdir"),
+        ];
+        for (line, option) in cases {
+            let error = plan(line).unwrap_err();
+            assert!(error.message.contains(option), "{error}");
+        }
+        let hint = plan(&["--env", "TOKEN", "--", "true"]).unwrap_err().hint.unwrap();
+        assert!(hint.contains("--env TOKEN=\"$TOKEN\""), "{hint}");
+        assert!(plan(&["-w", &"a/".repeat(2100), "--", "true"]).unwrap_err().message.contains("4095"));
+        assert!(plan(&["--", ""]).unwrap_err().message.contains("empty"));
+    }
+
+    #[test]
+    fn a_script_of_the_host_is_copied_in_and_run_by_its_interpreter() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let python = write("a.py", "print(1)");
+        let plan = plan(&[&python]).unwrap();
+        assert_eq!(plan.request.command, belljar_core::Command::Argv(vec!["python3".into(), "a.py".into()]));
+        assert_eq!(plan.files[0].to.as_str(), "/home/user/a.py");
+
+        let tool = write("tool", "#!/usr/bin/env -S python3 -u\nprint(1)");
+        assert_eq!(
+            script(&[tool]).unwrap().interpreter,
+            ["/usr/bin/env".to_owned(), "-S python3 -u".to_owned()]
+        );
+        assert_eq!(script(&[write("plain", "text")]), None);
+        assert_eq!(script(&[write("binary", "\u{7f}ELF")]), None);
+        assert_eq!(script(&[python, "argument".into()]), None, "then it is a command");
+        assert_eq!(script(&["/nonexistent.py".into()]), None);
+    }
+}

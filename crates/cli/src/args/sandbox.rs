@@ -1,0 +1,217 @@
+//! The options that decide what a sandbox looks like.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use belljar_core::{ByteSize, CpuCount, Error, ErrorCode, Limits, ProviderName, Result, SandboxSpec, Span};
+use clap::Args;
+
+use super::{in_option, pairs, wrong};
+
+/// The templates of this version.
+const TEMPLATES: [&str; 1] = ["host"];
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sandbox")]
+pub(crate) struct SandboxOptions {
+    /// What holds the walls: jail (the default) or local (no isolation at all, for development)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
+    /// What to start from: host, the programs of this machine, read-only (the default)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) template: Option<String>,
+    /// What may be reached: none (the default and, in this version, the only policy)
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) net: Option<String>,
+    /// Let this host be reached (not in this version)
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow: Vec<String>,
+    /// How long the sandbox lives [default: 5m, or the time-out and a minute if that is longer]
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true)]
+    pub(crate) ttl: Option<String>,
+    /// A word to find it by; may be repeated
+    #[arg(long = "label", value_name = "K=V")]
+    pub(crate) labels: Vec<String>,
+    /// Memory of all processes and the disk together [default: 2g]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "Limits")]
+    pub(crate) memory: Option<String>,
+    /// Share of processors [default: 2]
+    #[arg(long, value_name = "COUNT", allow_hyphen_values = true, help_heading = "Limits")]
+    pub(crate) cpus: Option<String>,
+    /// Processes and threads at once [default: 512]
+    #[arg(long, value_name = "COUNT", allow_hyphen_values = true, help_heading = "Limits")]
+    pub(crate) pids: Option<String>,
+    /// Bytes that can be written to its file system [default: half of the memory]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "Limits")]
+    pub(crate) disk: Option<String>,
+}
+
+/// Reads the value of an option if it was given.
+pub(super) fn value<T>(option: &str, given: Option<&str>) -> Result<Option<T>>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    given.map(|text| text.parse().map_err(|error| wrong(option, error))).transpose()
+}
+
+impl SandboxOptions {
+    /// The provider asked for.
+    pub(crate) fn provider(&self) -> Result<ProviderName> {
+        match &self.provider {
+            None => Ok(ProviderName::Jail),
+            Some(name) => name.parse().map_err(|error| in_option("--provider", error)),
+        }
+    }
+
+    /// The time to live, if one was given.
+    pub(crate) fn ttl(&self) -> Result<Option<std::time::Duration>> {
+        Ok(value::<Span>("--ttl", self.ttl.as_deref())?.map(|span| span.0))
+    }
+
+    /// What the sandbox is made from; variables and ties are left to the caller.
+    pub(crate) fn spec(&self) -> Result<SandboxSpec> {
+        if let Some(host) = self.allow.first() {
+            return Err(in_option(
+                "--allow",
+                Error::new(
+                    ErrorCode::Unsupported,
+                    format!("letting `{}` be reached is not available in this version", host.escape_debug()),
+                )
+                .hint("leave `--allow` out; bring files in with `--file SRC:DST`"),
+            ));
+        }
+        let mut spec = SandboxSpec { limits: self.limits()?, ..SandboxSpec::default() };
+        if let Some(template) = &self.template {
+            spec.template = known_template(template)?;
+        }
+        if let Some(policy) = &self.net {
+            spec.network = policy.parse().map_err(|error| in_option("--net", error))?;
+        }
+        if let Some(ttl) = self.ttl()? {
+            spec.ttl = ttl;
+        }
+        spec.labels = labels(&self.labels)?;
+        Ok(spec)
+    }
+
+    fn limits(&self) -> Result<Limits> {
+        let mut limits = Limits::default();
+        if let Some(memory) = value::<ByteSize>("--memory", self.memory.as_deref())? {
+            limits.memory = memory;
+            limits.disk = Limits::default_disk(memory);
+        }
+        if let Some(cpus) = value::<CpuCount>("--cpus", self.cpus.as_deref())? {
+            limits.cpus = cpus;
+        }
+        if let Some(pids) = &self.pids {
+            limits.pids = pids.parse().map_err(|_| {
+                wrong("--pids", format!("`{}` is not a count of processes", pids.escape_debug()))
+                    .hint("give a whole number from 4 to 100000")
+            })?;
+        }
+        if let Some(disk) = value::<ByteSize>("--disk", self.disk.as_deref())? {
+            limits.disk = disk;
+        }
+        limits.check().map_err(|(field, problem)| {
+            let given = match field {
+                "memory" => self.memory.as_deref(),
+                "pids" => self.pids.as_deref(),
+                "disk" => self.disk.as_deref(),
+                _ => None,
+            };
+            match given {
+                Some(given) => wrong(&format!("--{field} {given}"), problem),
+                None => wrong(&format!("--{field}"), problem),
+            }
+        })?;
+        Ok(limits)
+    }
+}
+
+fn known_template(name: &str) -> Result<String> {
+    if TEMPLATES.contains(&name) {
+        return Ok(name.to_owned());
+    }
+    Err(in_option(
+        "--template",
+        Error::new(ErrorCode::NotFound, format!("there is no template `{}`", name.escape_debug()))
+            .hint(format!("this version has: {}", TEMPLATES.join(", "))),
+    ))
+}
+
+fn labels(given: &[String]) -> Result<BTreeMap<String, String>> {
+    let labels = pairs("--label", given, |text| format!("write --label {text}=VALUE"))?;
+    match labels.iter().find(|(name, value)| name.len() > 63 || value.len() > 255) {
+        Some((name, _)) => {
+            let shown: String = name.chars().take(63).collect();
+            Err(wrong("--label", format!("`{}` is too long", shown.escape_debug()))
+                .hint("a name has at most 63 bytes, a value 255"))
+        }
+        None => Ok(labels),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut SandboxOptions)) -> Result<SandboxSpec> {
+        let mut options = SandboxOptions::default();
+        change(&mut options);
+        options.provider()?;
+        options.spec()
+    }
+
+    #[test]
+    fn every_way_to_write_two_gibibytes_works() {
+        for text in ["2g", "2gb", "2GiB", "2048m"] {
+            let spec = with(|options| options.memory = Some(text.into())).unwrap();
+            assert_eq!(spec.limits.memory, ByteSize::gib(2), "{text}");
+            assert_eq!(spec.limits.disk, ByteSize::gib(1), "half of the memory");
+        }
+    }
+
+    #[test]
+    fn an_asked_for_disk_is_not_halved() {
+        let spec = with(|options| {
+            options.memory = Some("256m".into());
+            options.disk = Some("200m".into());
+        });
+        assert_eq!(spec.unwrap().limits.disk, ByteSize::mib(200));
+    }
+
+    #[test]
+    fn a_refusal_names_the_option_and_shows_what_was_given() {
+        type Set = fn(&mut SandboxOptions, String);
+        let cases: [(&str, Set, &str); 13] = [
+            ("--memory", |options, text| options.memory = Some(text), "-1"),
+            ("--memory", |options, text| options.memory = Some(text), "1e30"),
+            ("--memory", |options, text| options.memory = Some(text), "lots"),
+            ("--memory", |options, text| options.memory = Some(text), "8m"),
+            ("--disk", |options, text| options.disk = Some(text), "1k"),
+            ("--cpus", |options, text| options.cpus = Some(text), "many"),
+            ("--pids", |options, text| options.pids = Some(text), "1.5"),
+            ("--pids", |options, text| options.pids = Some(text), "2"),
+            ("--ttl", |options, text| options.ttl = Some(text), "soon"),
+            ("--net", |options, text| options.net = Some(text), "open"),
+            ("--template", |options, text| options.template = Some(text), "../etc"),
+            ("--provider", |options, text| options.provider = Some(text), "docker"),
+            ("--allow", |options, text| options.allow = vec![text], "pypi.org"),
+        ];
+        for (option, set, text) in cases {
+            let error = with(|options| set(options, text.into())).unwrap_err();
+            assert!(error.message.contains(option), "{error}");
+            assert!(error.message.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn labels_are_pairs() {
+        let spec = with(|options| options.labels = vec!["job=a=b".into()]).unwrap();
+        assert_eq!(spec.labels["job"], "a=b");
+        assert!(with(|options| options.labels = vec!["job".into()]).is_err());
+        assert!(with(|options| options.labels = vec!["=x".into()]).is_err());
+    }
+}

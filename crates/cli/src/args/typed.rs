@@ -1,0 +1,358 @@
+//! What was typed, as clap reads it. Values stay text here, so that every refusal is in our own words.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::{CommandOptions, SandboxOptions};
+
+/// Run untrusted code behind real walls.
+///
+/// A sandbox has no network, none of your files, none of your environment, and bounds on memory, processors, processes,
+/// disk and time. There is no daemon: a sandbox that was created lives on under its own small monitor until its time is
+/// over or it is removed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "belljar",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    infer_long_args = false,
+    disable_help_subcommand = true,
+    after_help = "`belljar COMMAND --help` explains a command with examples.",
+    after_long_help = "\
+Examples:
+  belljar run -- python3 -c 'print(6*7)'
+  belljar run analysis.py
+  belljar run --json --timeout 5s --memory 256m -- ./a.out
+  id=$(belljar create --ttl 1h) && belljar exec $id -- git init && belljar rm -f $id
+
+Exit status:
+  that of the command; 124 timed out, 125 Belljar itself failed, 126 the command cannot be executed,
+  127 the command was not found, 137 out of memory or killed, 130 and 143 interrupted.
+
+Environment:
+  BELLJAR_HOME  the data directory, as --home
+  BELLJAR_LOG   the log level, as --log
+  NO_COLOR      no colours, even on a terminal"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Verb,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Print one JSON object instead of text
+    #[arg(long, global = true, display_order = 900)]
+    pub(crate) json: bool,
+    /// Keep the data here instead of $BELLJAR_HOME or the platform's data directory
+    #[arg(long, global = true, value_name = "DIR", display_order = 901)]
+    pub(crate) home: Option<PathBuf>,
+    /// Say nothing but results and errors
+    #[arg(long, short, global = true, display_order = 902)]
+    pub(crate) quiet: bool,
+    /// Log to standard error: error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL", display_order = 903)]
+    pub(crate) log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(RunArgs),
+    Create(CreateArgs),
+    Exec(ExecArgs),
+    Attach(AttachArgs),
+    Cp(CpArgs),
+    Ls(LsArgs),
+    Inspect(InspectArgs),
+    Logs(LogsArgs),
+    Stats(StatsArgs),
+    Extend(ExtendArgs),
+    Kill(KillArgs),
+    Rm(RmArgs),
+    /// Explain what this host can and cannot do, by trying it
+    ///
+    /// Every kernel feature and program that the walls need is tried, not looked up. Exits with 1 when one is missing.
+    #[command(after_long_help = "Examples:\n  belljar doctor\n  belljar doctor --json")]
+    Doctor,
+    Completions(CompletionsArgs),
+    /// Print the version
+    #[command(after_long_help = "Examples:\n  belljar version\n  belljar version --json")]
+    Version,
+}
+
+/// Run a command in a new sandbox, then remove the sandbox
+///
+/// The command's output is passed on byte for byte, its exit status becomes ours, and nothing of the sandbox is left
+/// afterwards, whatever happened. Standard input is forwarded unless it is a terminal (then ask with -i).
+///
+/// A single argument that is a file on this machine with a known extension (.py .js .mjs .cjs .ts .sh .R), or with a
+/// slash or dot in its name and a `#!` line, is copied to /home/user and run by its interpreter.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "belljar run [OPTIONS] [--] CMD...\n       belljar run [OPTIONS] FILE",
+    after_long_help = "\
+Examples:
+  belljar run -- python3 -c 'print(6*7)'
+  belljar run analysis.py
+  belljar run --file data.csv:data.csv --out plot.png -- python3 plot.py
+  belljar run --json --timeout 1s -- sleep 60
+  belljar run -it -- bash
+  tar c src | belljar run -- sh -c 'tar x && make -C src test'
+
+Exit status:
+  that of the command, or 128 and the number of the signal that ended it; 124 timed out,
+  125 Belljar itself failed, 126 cannot be executed, 127 not found, 137 out of memory or killed,
+  130 and 143 interrupted.
+
+JSON:
+  one object with exit_code, termination (exited, signaled, timed_out, out_of_memory, killed or
+  lost), signal, stdout, stderr, truncated, duration_ms, start_ms, usage {cpu_ms,
+  peak_memory_bytes, read_bytes, write_bytes, processes}, sandbox_id; docs/cli.md has them all."
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxOptions,
+    #[command(flatten)]
+    pub(crate) execution: CommandOptions,
+    /// Copy a file or directory in before the command runs; may be repeated
+    #[arg(long = "file", value_name = "SRC:DST", help_heading = "Files")]
+    pub(crate) files: Vec<String>,
+    /// Copy a file or directory out after the command ran, into the current directory or to DEST; may be repeated
+    #[arg(long = "out", value_name = "PATH[:DEST]", help_heading = "Files")]
+    pub(crate) outs: Vec<String>,
+    /// The command and its arguments, or one script of this machine
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, help_heading = "Arguments")]
+    pub(crate) command: Vec<String>,
+}
+
+/// Make a sandbox that lives on, and print its id
+///
+/// It ends by itself when its time to live is over, also if every process of Belljar was killed meanwhile.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  id=$(belljar create --ttl 1h --label job=nightly)
+  belljar create --memory 4g --file project:/home/user/project --json")]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxOptions,
+    /// Set a variable for every execution; nothing is inherited; may be repeated
+    #[arg(long = "env", short = 'e', value_name = "K=V", help_heading = "Sandbox")]
+    pub(crate) env: Vec<String>,
+    /// Copy a file or directory in; may be repeated
+    #[arg(long = "file", value_name = "SRC:DST", help_heading = "Files")]
+    pub(crate) files: Vec<String>,
+}
+
+/// Run a command in a sandbox that is there
+///
+/// Every execution is a fresh process; files stay between executions, variables and directories changed by `cd` do not.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "belljar exec [OPTIONS] ID [--] CMD...",
+    after_long_help = "\
+Examples:
+  belljar exec bj-k3m9x2p4q7w8z -- pytest -q
+  belljar exec -d bj-k3m9x2p4q7w8z -- python3 -m http.server 8000
+  belljar exec -it bj-k3m9x2p4q7w8z -- bash
+  belljar exec --user root bj-k3m9x2p4q7w8z -- apt-get install ./tool.deb
+
+Exit status and JSON are those of `belljar run`."
+)]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    pub(crate) execution: CommandOptions,
+    /// Let it run in the background (until the sandbox ends, unless --timeout is given) and print its number
+    #[arg(long, short = 'd', conflicts_with_all = ["interactive", "tty"], help_heading = "Execution")]
+    pub(crate) detach: bool,
+    /// The sandbox
+    #[arg(value_name = "ID", help_heading = "Arguments")]
+    pub(crate) id: String,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, help_heading = "Arguments")]
+    pub(crate) command: Vec<String>,
+}
+
+/// Follow an execution that runs or has run: its kept output, then live
+///
+/// Ctrl-C (or Ctrl-P Ctrl-Q with -t) leaves it running. The exit status is that of the execution.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar attach bj-k3m9x2p4q7w8z 1
+  belljar attach -it bj-k3m9x2p4q7w8z 3")]
+pub(crate) struct AttachArgs {
+    /// Forward standard input
+    #[arg(long, short)]
+    pub(crate) interactive: bool,
+    /// The execution has a terminal: make ours raw and pass on its size
+    #[arg(long, short)]
+    pub(crate) tty: bool,
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// The number of the execution
+    #[arg(value_name = "EXEC")]
+    pub(crate) exec: String,
+}
+
+/// Copy files into or out of a sandbox
+///
+/// One side is ID:PATH; a relative PATH starts at /home/user. The other is a path of this machine, or `-` for the bytes
+/// of one file on standard input or output. Directories are copied whole. What comes out is not trusted: names that
+/// leave the destination end the copy, links that leave it and devices are left out and reported, set-user-id bits are
+/// dropped.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar cp data.csv bj-k3m9x2p4q7w8z:data.csv
+  belljar cp bj-k3m9x2p4q7w8z:/home/user/results ./results
+  belljar cp bj-k3m9x2p4q7w8z:report.html - | less")]
+pub(crate) struct CpArgs {
+    /// Copy as this user of the sandbox: user or root
+    #[arg(long, value_name = "USER", default_value = "user")]
+    pub(crate) user: String,
+    /// Refuse to bring out more than this
+    #[arg(long, value_name = "SIZE", default_value = "16g", allow_hyphen_values = true)]
+    pub(crate) max_size: String,
+    /// From here
+    #[arg(value_name = "SRC")]
+    pub(crate) from: String,
+    /// To there
+    #[arg(value_name = "DST")]
+    pub(crate) to: String,
+}
+
+/// List sandboxes, or the files in one
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar ls
+  belljar ls -a --json
+  belljar ls bj-k3m9x2p4q7w8z:/home/user")]
+pub(crate) struct LsArgs {
+    /// Also those that have ended and were not removed
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// List files as this user of the sandbox: user or root
+    #[arg(long, value_name = "USER", default_value = "user")]
+    pub(crate) user: String,
+    /// A directory in a sandbox
+    #[arg(value_name = "ID:PATH")]
+    pub(crate) place: Option<String>,
+}
+
+/// Tell everything that is known of a sandbox
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar inspect bj-k3m9x2p4q7w8z
+  belljar inspect --json bj-k3m9x2p4q7w8z")]
+pub(crate) struct InspectArgs {
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// Show the kept output of executions
+///
+/// On a terminal, escape sequences other than colours are removed.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar logs bj-k3m9x2p4q7w8z
+  belljar logs --follow bj-k3m9x2p4q7w8z 2")]
+pub(crate) struct LogsArgs {
+    /// Go on with what is still written, until the execution ends
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Leave escape sequences as they are, also on a terminal
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// The number of the execution; all of them if left out
+    #[arg(value_name = "EXEC")]
+    pub(crate) exec: Option<String>,
+}
+
+/// Show what sandboxes use now
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar stats
+  belljar stats --json bj-k3m9x2p4q7w8z")]
+pub(crate) struct StatsArgs {
+    /// The sandbox; all running ones if left out
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+}
+
+/// Let a sandbox live longer (or shorter): this long from now
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  belljar extend bj-k3m9x2p4q7w8z 2h")]
+pub(crate) struct ExtendArgs {
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Its new time to live, such as 30s, 5m or 2h
+    #[arg(value_name = "TTL", allow_hyphen_values = true)]
+    pub(crate) ttl: String,
+}
+
+/// End every process of a sandbox, or one execution
+///
+/// The record of the sandbox stays until `belljar rm`; its files do not.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar kill bj-k3m9x2p4q7w8z
+  belljar kill --exec 2 bj-k3m9x2p4q7w8z
+  belljar kill --exec 2 --signal INT bj-k3m9x2p4q7w8z")]
+pub(crate) struct KillArgs {
+    /// Only this execution, with its whole process tree
+    #[arg(long, value_name = "N")]
+    pub(crate) exec: Option<String>,
+    /// Send this signal to the execution instead of killing it: a name or a number
+    #[arg(long, short, value_name = "SIGNAL", requires = "exec")]
+    pub(crate) signal: Option<String>,
+    /// The sandboxes
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Remove sandboxes with everything in them
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar rm bj-k3m9x2p4q7w8z
+  belljar rm -f $(belljar ls -q)")]
+pub(crate) struct RmArgs {
+    /// Also those that are running; one that is gone already is no error
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// The sandboxes
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar completions bash > ~/.local/share/bash-completion/completions/belljar
+  belljar completions zsh > ~/.zfunc/_belljar
+  belljar completions fish > ~/.config/fish/completions/belljar.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}

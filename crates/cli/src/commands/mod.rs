@@ -1,0 +1,103 @@
+//! One file per command. Each takes its checked arguments, does its work and answers with a status.
+
+mod attach;
+mod completions;
+mod cp;
+mod create;
+mod doctor;
+mod exec;
+mod inspect;
+mod kill;
+mod logs;
+mod ls;
+mod rm;
+mod run;
+mod stats;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
+
+use crate::args::{Cli, Verb};
+use crate::outcome::{Failure, Status};
+use crate::print::Printer;
+use crate::wiring;
+
+/// What every command needs to know.
+pub(crate) struct Context {
+    /// The data directory, if one was named.
+    pub(crate) home: Option<PathBuf>,
+    /// How to print.
+    pub(crate) printer: Printer,
+}
+
+impl Context {
+    /// Finds a sandbox that an earlier command made.
+    async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        wiring::lasting(self.home.clone())?.open(id).await
+    }
+}
+
+/// Does what was asked.
+pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failure> {
+    let context = Context { home: cli.global.home, printer };
+    match cli.command {
+        Verb::Run(args) => run::run(&context, args).await,
+        Verb::Create(args) => create::create(&context, args).await,
+        Verb::Exec(args) => exec::exec(&context, args).await,
+        Verb::Attach(args) => attach::attach(&context, args).await,
+        Verb::Cp(args) => cp::cp(&context, args).await,
+        Verb::Ls(args) => ls::ls(&context, args).await,
+        Verb::Inspect(args) => inspect::inspect(&context, args).await,
+        Verb::Logs(args) => logs::logs(&context, args).await,
+        Verb::Stats(args) => stats::stats(&context, args).await,
+        Verb::Extend(args) => kill::extend(&context, args).await,
+        Verb::Kill(args) => kill::kill(&context, args).await,
+        Verb::Rm(args) => rm::rm(&context, args).await,
+        Verb::Doctor => doctor::doctor(&context).await,
+        Verb::Completions(args) => completions::completions(&context, args),
+        Verb::Version => completions::version(&context),
+    }
+}
+
+/// Reads the number of an execution.
+fn exec_number(text: &str) -> Result<ExecId> {
+    text.parse().ok().filter(|number| *number > 0).map(ExecId).ok_or_else(|| {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("`{}` is not the number of an execution", text.escape_debug()),
+        )
+        .hint("executions count from 1; `belljar inspect ID` lists them")
+    })
+}
+
+/// Does the same to several sandboxes: all are tried, and the first failure is the answer.
+async fn each(
+    context: &Context,
+    ids: &[String],
+    mut work: impl AsyncFnMut(&SandboxId) -> Result<()>,
+) -> Result<Status, Failure> {
+    let ids = ids.iter().map(|id| id.parse()).collect::<Result<Vec<SandboxId>>>()?;
+    let mut failure = None;
+    let mut done = Vec::new();
+    for id in &ids {
+        match work(id).await {
+            Ok(()) => done.push(id),
+            Err(error) => {
+                if let Some(earlier) = failure.replace(error) {
+                    context.printer.error(&earlier);
+                }
+            }
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    if context.printer.json {
+        context.printer.object(&serde_json::json!({ "sandbox_ids": done }))?;
+    } else {
+        done.iter().try_for_each(|id| context.printer.out(&format!("{id}\n")))?;
+    }
+    Ok(Status::SUCCESS)
+}

@@ -1,0 +1,54 @@
+//! `belljar stats`: what sandboxes use now.
+
+use belljar_core::{SandboxId, SandboxState, SandboxStats};
+
+use super::Context;
+use crate::args::StatsArgs;
+use crate::outcome::{Failure, Status};
+use crate::print::table::{count, size, table};
+use crate::wiring;
+
+pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, Failure> {
+    let provider = wiring::lasting(context.home.clone())?;
+    let ids: Vec<SandboxId> = match &args.id {
+        Some(id) => vec![id.parse()?],
+        None => {
+            let mut infos = provider.list().await?;
+            infos.retain(|info| info.state == SandboxState::Running);
+            infos.into_iter().map(|info| info.id).collect()
+        }
+    };
+    let mut all: Vec<(SandboxId, SandboxStats)> = Vec::new();
+    for id in ids {
+        let asked = async { provider.open(&id).await?.control()?.stats().await };
+        match asked.await {
+            Ok(stats) => all.push((id, stats)),
+            // One of many may end between being listed and being asked.
+            Err(error) if args.id.is_none() => tracing::debug!("stats of {id}: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if context.printer.json {
+        let objects: Vec<_> =
+            all.iter().map(|(id, stats)| serde_json::json!({ "sandbox_id": id, "stats": stats })).collect();
+        context.printer.object(&serde_json::json!({ "sandboxes": objects }))?;
+    } else {
+        let rows: Vec<_> = all.iter().map(|(id, stats)| row(id, stats)).collect();
+        let heading = ["ID", "CPU MS", "MEMORY", "PEAK", "PROCESSES", "DISK", "OOM KILLS", "EXECUTIONS"];
+        context.printer.out(&table(&heading, &rows))?;
+    }
+    Ok(Status::SUCCESS)
+}
+
+fn row(id: &SandboxId, stats: &SandboxStats) -> Vec<String> {
+    vec![
+        id.to_string(),
+        count(stats.cpu_ms),
+        size(stats.memory_bytes),
+        size(stats.peak_memory_bytes),
+        count(stats.processes),
+        size(stats.disk_bytes),
+        count(stats.oom_kills),
+        stats.executions.to_string(),
+    ]
+}

@@ -1,0 +1,170 @@
+//! The objects that `--json` prints. Scripts rely on them; docs/cli.md lists every field.
+
+use std::time::Duration;
+
+use belljar_core::{Error, ExecResult, Output, SandboxId, Usage};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::outcome::Failure;
+
+/// How a command went.
+#[derive(Debug, Serialize)]
+pub(crate) struct Execution<'a> {
+    exit_code: Option<i32>,
+    termination: &'static str,
+    signal: Option<i32>,
+    stdout: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_base64: Option<String>,
+    stderr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_base64: Option<String>,
+    truncated: bool,
+    stdout_gap: u64,
+    stderr_gap: u64,
+    duration_ms: f64,
+    start_ms: f64,
+    usage: Usage,
+    oom_kills: Option<u64>,
+    sandbox_id: &'a SandboxId,
+}
+
+impl<'a> Execution<'a> {
+    /// Describes a result; `launch` is the time it took to make the sandbox, where that was part of it.
+    pub(crate) fn new(result: &ExecResult, launch: Duration, sandbox_id: &'a SandboxId) -> Self {
+        let (stdout, stdout_base64) = text(&result.stdout);
+        let (stderr, stderr_base64) = text(&result.stderr);
+        Self {
+            exit_code: result.termination.exit_code(),
+            termination: result.termination.as_str(),
+            signal: result.termination.signal(),
+            stdout,
+            stdout_base64,
+            stderr,
+            stderr_base64,
+            truncated: result.stdout.gap > 0 || result.stderr.gap > 0,
+            stdout_gap: result.stdout.gap,
+            stderr_gap: result.stderr.gap,
+            duration_ms: milliseconds(result.duration),
+            start_ms: milliseconds(launch + result.start),
+            usage: result.usage,
+            oom_kills: result.oom_kills,
+            sandbox_id,
+        }
+    }
+}
+
+/// One line for any object.
+pub(crate) fn line(object: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string(object);
+    text.map(|text| text + "\n").map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))
+}
+
+/// An error as an object; `hint` is null when there is none.
+pub(crate) fn error(error: &Error) -> Value {
+    serde_json::json!({ "code": error.code, "message": error.message, "hint": error.hint })
+}
+
+/// Milliseconds with three decimals.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+/// The kept bytes as text and, where that loses something, as base64 too.
+fn text(output: &Output) -> (String, Option<String>) {
+    match String::from_utf8(output.to_bytes()) {
+        Ok(text) => (text, None),
+        Err(error) => {
+            let bytes = error.into_bytes();
+            (String::from_utf8_lossy(&bytes).into_owned(), Some(base64(&bytes)))
+        }
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for piece in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(piece.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for place in 0..4 {
+            let letter = ALPHABET[(bits >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= piece.len() { letter as char } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_core::{ExecId, Termination};
+
+    use super::*;
+
+    fn result(stdout: &[u8], gap: u64, termination: Termination) -> ExecResult {
+        ExecResult {
+            exec: ExecId(1),
+            termination,
+            stdout: Output { head: stdout.to_vec(), gap, tail: Vec::new() },
+            stderr: Output::default(),
+            start: Duration::from_micros(1500),
+            duration: Duration::from_millis(20),
+            usage: Usage { cpu_ms: Some(3), ..Usage::default() },
+            oom_kills: Some(0),
+        }
+    }
+
+    fn object(result: &ExecResult) -> Value {
+        let id = SandboxId::from_random([0; 16]);
+        serde_json::to_value(Execution::new(result, Duration::from_millis(5), &id)).unwrap()
+    }
+
+    #[test]
+    fn the_documented_fields_are_there_and_unknown_figures_are_null() {
+        let object = object(&result(b"42\n", 0, Termination::Exited { code: 0 }));
+        let expected = serde_json::json!({
+            "exit_code": 0, "termination": "exited", "signal": null, "stdout": "42\n", "stderr": "",
+            "truncated": false, "stdout_gap": 0, "stderr_gap": 0, "duration_ms": 20.0, "start_ms": 6.5,
+            "usage": {
+                "cpu_ms": 3, "peak_memory_bytes": null, "read_bytes": null, "write_bytes": null, "processes": null
+            },
+            "oom_kills": 0, "sandbox_id": "bj-aaaaaaaaaaaaa",
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn exit_code_is_null_unless_the_command_exited_by_itself() {
+        for (termination, word, signal) in [
+            (Termination::Signaled { signal: 9 }, "signaled", Value::from(9)),
+            (Termination::TimedOut, "timed_out", Value::Null),
+            (Termination::OutOfMemory, "out_of_memory", Value::Null),
+            (Termination::Killed, "killed", Value::Null),
+            (Termination::Lost, "lost", Value::Null),
+        ] {
+            let object = object(&result(b"", 0, termination));
+            assert_eq!(object["exit_code"], Value::Null, "{word}");
+            assert_eq!(object["termination"], word);
+            assert_eq!(object["signal"], signal);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_kept_whole() {
+        let object = object(&result(b"a\xff\x00b", 7, Termination::Exited { code: 0 }));
+        assert_eq!(object["truncated"], true);
+        assert_eq!(object["stdout_gap"], 7);
+        assert!(object["stdout"].as_str().unwrap().starts_with("a\u{fffd}\0b"));
+        assert!(object["stdout_base64"].as_str().unwrap().starts_with("Yf8AY"));
+        assert!(object.get("stderr_base64").is_none());
+    }
+
+    #[test]
+    fn base64_pads() {
+        let cases: [(&[u8], &str); 4] = [(b"", ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v")];
+        for (bytes, text) in cases {
+            assert_eq!(base64(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What `--help` says, word for word, for every command.
+
+use std::process::Command;
+
+fn help(words: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_belljar"))
+        .args(words)
+        .arg("--help")
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}");
+    assert!(output.stderr.is_empty());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn help_of_everything() {
+    insta::assert_snapshot!("belljar", help(&[]));
+    for command in [
+        "run",
+        "create",
+        "exec",
+        "attach",
+        "cp",
+        "ls",
+        "inspect",
+        "logs",
+        "stats",
+        "extend",
+        "kill",
+        "rm",
+        "doctor",
+        "completions",
+        "version",
+    ] {
+        let text = help(&[command]);
+        assert!(text.contains("Examples:"), "{command} shows no example");
+        assert!(text.contains("--json"), "{command} has no --json");
+        insta::assert_snapshot!(command, text);
+    }
+}

@@ -1,0 +1,93 @@
+//! How this sandbox is made, as the launcher said it in the first message.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use belljar_core::wire::{Account, Init, LeafDir, PROTOCOL};
+use belljar_core::{Error, ErrorCode, UserName};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::end::End;
+use crate::leaf;
+
+/// What every execution and file operation starts from.
+pub(crate) struct Setup {
+    user: Account,
+    root: Option<Account>,
+    _landlock: Vec<OwnedFd>,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) shell: String,
+    pub(crate) leaves: Vec<(OwnedFd, LeafDir)>,
+    pub(crate) joins: Vec<OwnedFd>,
+    pub(crate) limits: Vec<(u32, u64, u64)>,
+}
+
+impl Setup {
+    /// Takes over everything that the message names. Fails closed: a cgroup that cannot be opened ends the guest.
+    pub(crate) fn new(init: Init) -> Result<Self, End> {
+        if init.protocol != PROTOCOL {
+            let message = format!("the guest speaks protocol {PROTOCOL}, not {}", init.protocol);
+            return Err(End::Refused(Error::new(ErrorCode::Version, message)));
+        }
+        let adopt = |what: &'static str| move |errno: Errno| End::Failed { step: what, errno };
+        let mut leaves = Vec::new();
+        for directory in init.leaf_dirs {
+            leaves
+                .push((leaf::adopt(directory.fd).map_err(adopt("take over a cgroup directory"))?, directory));
+        }
+        let mut joins = Vec::new();
+        for fd in init.join_dirs {
+            let directory = leaf::adopt(fd).map_err(adopt("take over a cgroup directory"))?;
+            joins.push(leaf::door(&directory).map_err(adopt("open cgroup.procs"))?);
+        }
+        let (mut user, mut root, mut landlock) = (init.user, init.root, Vec::new());
+        for account in std::iter::once(&mut user).chain(&mut root) {
+            if let Some(fd) = account.landlock_fd {
+                let own = leaf::adopt(fd).map_err(adopt("take over a Landlock ruleset"))?;
+                account.landlock_fd = Some(own.as_raw_fd());
+                landlock.push(own);
+            }
+        }
+        let limits = with_own_files(init.rlimits);
+        let (environment, shell) = (init.env, init.shell);
+        Ok(Self { user, root, _landlock: landlock, environment, shell, leaves, joins, limits })
+    }
+
+    /// The account of this name.
+    pub(crate) fn account(&self, name: UserName) -> Result<&Account, Error> {
+        match name {
+            UserName::User => Ok(&self.user),
+            UserName::Root => self.root.as_ref().ok_or_else(|| {
+                Error::new(ErrorCode::Unsupported, "this sandbox has no root user")
+                    .hint("the host gives it one user id only; run as `user`")
+            }),
+        }
+    }
+
+    /// Whether the guest is root of a namespace with more than one id.
+    pub(crate) fn changes_ids(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// A path as this account means it: relative ones start at its home.
+    pub(crate) fn path_of(&self, account: &Account, path: &str) -> String {
+        match path {
+            "." => account.home.clone(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("{}/{path}", account.home),
+        }
+    }
+}
+
+/// Raises the guest's own limit of open files, since it holds several for each conversation, and leaves children the
+/// one it had unless they are given another.
+fn with_own_files(mut limits: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
+    let own = getrlimit(Resource::Nofile);
+    if !limits.iter().any(|(resource, ..)| *resource == libc::RLIMIT_NOFILE) {
+        let (soft, hard) = (own.current.unwrap_or(u64::MAX), own.maximum.unwrap_or(u64::MAX));
+        limits.push((libc::RLIMIT_NOFILE, soft, hard));
+    }
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: own.maximum, maximum: own.maximum });
+    limits
+}

@@ -1,0 +1,122 @@
+//! One conversation with a sandbox's monitor.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use belljar_core::wire::{Decoder, Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
+use belljar_core::{Error, ErrorCode, Result};
+use belljar_jail::control::{Answer, CONVERSATION, Open, PROTOCOL, Request, SOCKET_FILE};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// What a monitor sends.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Answer(Answer),
+    Data { stream: u8, bytes: Vec<u8> },
+}
+
+/// The half that is read.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    half: OwnedReadHalf,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
+/// The half that is written.
+#[derive(Debug)]
+pub(super) struct Sender {
+    half: OwnedWriteHalf,
+}
+
+/// Connects and asks.
+pub(super) async fn open(state_dir: &Path, request: Request) -> Result<(Sender, Receiver)> {
+    // By descriptor, because the path may be longer than a socket address can hold.
+    let directory = File::open(state_dir).map_err(|_| gone())?;
+    let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
+    let socket = UnixStream::connect(&path).await.map_err(|_| gone())?;
+    let (read, write) = socket.into_split();
+    let mut sender = Sender { half: write };
+    let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, request });
+    if frame.payload.len() > MAX_CONTROL {
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
+        )
+        .hint("send large content as a file or on standard input"));
+    }
+    // A monitor that refuses has said why before it closed.
+    let _ = sender.send(&frame).await;
+    Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
+}
+
+/// Asks for something that has one answer.
+pub(super) async fn ask(state_dir: &Path, request: Request) -> Result<Answer> {
+    let (_sender, mut receiver) = open(state_dir, request).await?;
+    match receiver.next().await? {
+        Some(Incoming::Answer(Answer::Failed(error))) => Err(error),
+        Some(Incoming::Answer(answer)) => Ok(answer),
+        _ => Err(lost()),
+    }
+}
+
+impl Sender {
+    async fn send(&mut self, frame: &Frame) -> Result<()> {
+        let mut bytes = Vec::with_capacity(frame.payload.len() + 16);
+        frame.encode(&mut bytes);
+        self.half.write_all(&bytes).await.map_err(|_| lost())
+    }
+
+    /// Sends input; an empty piece ends it.
+    pub(super) async fn send_input(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return self.send(&Frame::end(CONVERSATION, stream::INPUT)).await;
+        }
+        for piece in bytes.chunks(MAX_DATA) {
+            self.send(&Frame::data(CONVERSATION, stream::INPUT, piece)).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// What comes next; `None` when the monitor closed. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> Result<Option<Incoming>> {
+        loop {
+            match self.decoder.next_frame() {
+                Ok(Some(frame)) => return incoming(frame).map(Some),
+                Ok(None) => {}
+                Err(error) => return Err(Error::new(ErrorCode::Internal, format!("monitor: {error}"))),
+            }
+            self.buffer.clear();
+            self.buffer.reserve(MAX_DATA);
+            match self.half.read_buf(&mut self.buffer).await {
+                Ok(0) | Err(_) => return Ok(None),
+                Ok(_) => self.decoder.feed(&self.buffer),
+            }
+        }
+    }
+}
+
+fn incoming(frame: Frame) -> Result<Incoming> {
+    match frame.kind {
+        FrameKind::Data(stream) => Ok(Incoming::Data { stream, bytes: frame.payload }),
+        FrameKind::Control => frame.message().map(Incoming::Answer).map_err(|error| {
+            Error::new(ErrorCode::Version, format!("cannot understand the monitor: {error}"))
+        }),
+        FrameKind::Credit(_) => Err(Error::new(ErrorCode::Internal, "the monitor sent a credit frame")),
+    }
+}
+
+pub(super) fn gone() -> Error {
+    Error::new(ErrorCode::SandboxGone, "the sandbox has ended")
+        .hint("create a new one; `belljar ls -a` shows how it ended")
+}
+
+pub(super) fn lost() -> Error {
+    Error::new(ErrorCode::Lost, "contact with the sandbox was lost")
+        .hint("`belljar ls -a` shows how it ended")
+}

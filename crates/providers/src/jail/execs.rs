@@ -1,0 +1,146 @@
+//! Commands in a jail.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use belljar_core::wire::stream;
+use belljar_core::{
+    Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, PtySize,
+    Result, Stream,
+};
+use belljar_jail::control::{Answer, Request};
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use super::connection::{self, Incoming, Receiver, Sender};
+
+/// The commands of one sandbox.
+#[derive(Debug)]
+pub(super) struct JailExecs {
+    pub(super) state_dir: PathBuf,
+}
+
+/// Runs a command to its end; dropping the future kills it.
+pub(super) async fn execute(state_dir: &Path, request: ExecRequest) -> Result<ExecResult> {
+    let handle = follow(state_dir, Request::Exec { request: Box::new(request), kill_on_close: true }).await?;
+    let mut events = Vec::new();
+    while let Some(event) = handle.next().await? {
+        events.push(event);
+    }
+    Ok(ExecResult::collect(events))
+}
+
+async fn follow(state_dir: &Path, request: Request) -> Result<JailHandle> {
+    let (sender, receiver) = connection::open(state_dir, request).await?;
+    Ok(JailHandle {
+        sender: Mutex::new(sender),
+        receiver: Mutex::new(Following { receiver, finished: false }),
+    })
+}
+
+impl JailExecs {
+    async fn steer(&self, request: Request) -> Result<()> {
+        connection::ask(&self.state_dir, request).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Execs for JailExecs {
+    async fn start(&self, request: ExecRequest) -> Result<Box<dyn ExecHandle>> {
+        request.check()?;
+        let request = Request::Exec { request: Box::new(request), kill_on_close: false };
+        Ok(Box::new(follow(&self.state_dir, request).await?))
+    }
+
+    async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>> {
+        Ok(Box::new(follow(&self.state_dir, Request::Attach { exec }).await?))
+    }
+
+    async fn list(&self) -> Result<Vec<ExecInfo>> {
+        match connection::ask(&self.state_dir, Request::Executions).await? {
+            Answer::Executions(list) => Ok(list),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn signal(&self, exec: ExecId, signal: i32) -> Result<()> {
+        if !(1..=64).contains(&signal) {
+            return Err(Error::new(ErrorCode::InvalidArgument, format!("{signal} is not a signal"))
+                .hint("signals go from 1 to 64; 15 is TERM, 9 is KILL"));
+        }
+        self.steer(Request::Signal { exec, signal }).await
+    }
+
+    async fn resize(&self, exec: ExecId, size: PtySize) -> Result<()> {
+        self.steer(Request::Resize { exec, size }).await
+    }
+
+    async fn kill(&self, exec: ExecId) -> Result<()> {
+        self.steer(Request::KillExec { exec }).await
+    }
+}
+
+struct JailHandle {
+    sender: Mutex<Sender>,
+    receiver: Mutex<Following>,
+}
+
+struct Following {
+    receiver: Receiver,
+    finished: bool,
+}
+
+#[async_trait]
+impl ExecHandle for JailHandle {
+    async fn next(&self) -> Result<Option<ExecEvent>> {
+        let mut following = self.receiver.lock().await;
+        loop {
+            if following.finished {
+                return Ok(None);
+            }
+            match following.receiver.next().await? {
+                Some(incoming) => {
+                    let Some(event) = event(incoming)? else { continue };
+                    following.finished = matches!(event, ExecEvent::Finished { .. });
+                    return Ok(Some(event));
+                }
+                None => return Err(connection::lost()),
+            }
+        }
+    }
+
+    async fn write(&self, input: Bytes) -> Result<()> {
+        self.sender.lock().await.send_input(&input).await
+    }
+}
+
+fn event(incoming: Incoming) -> Result<Option<ExecEvent>> {
+    Ok(Some(match incoming {
+        Incoming::Data { bytes, .. } if bytes.is_empty() => return Ok(None),
+        Incoming::Data { stream: number, bytes } => {
+            let stream = if number == stream::ERROR { Stream::Stderr } else { Stream::Stdout };
+            ExecEvent::Output { stream, bytes: bytes.into() }
+        }
+        Incoming::Answer(Answer::Started { exec, start_us }) => {
+            ExecEvent::Started { exec, start: Duration::from_micros(start_us) }
+        }
+        Incoming::Answer(Answer::Gap { stream, bytes }) => ExecEvent::Gap { stream, bytes },
+        Incoming::Answer(Answer::Finished { termination, usage, duration_us, oom_kills }) => {
+            ExecEvent::Finished {
+                termination,
+                usage,
+                duration: Duration::from_micros(duration_us),
+                oom_kills,
+            }
+        }
+        Incoming::Answer(Answer::Failed(error)) => return Err(error),
+        Incoming::Answer(other) => return Err(unexpected(&other)),
+    }))
+}
+
+pub(super) fn unexpected(answer: &Answer) -> Error {
+    let mut words = format!("{answer:?}");
+    words = words.chars().take(120).collect();
+    Error::new(ErrorCode::Internal, format!("the monitor answered {words}"))
+}

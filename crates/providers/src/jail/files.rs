@@ -1,0 +1,210 @@
+//! Files in a jail. Every operation is done by the guest, as a user of the sandbox and in its own view.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use belljar_core::wire::{Event, FileOperation, FileRequest};
+use belljar_core::{ByteStream, Entry, Error, ErrorCode, FilePath, Files, Result, UserName, WatchEvent};
+use belljar_jail::control::{Answer, Request};
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::{StreamExt, stream};
+
+use super::connection::{self, Incoming, Receiver, Sender};
+use super::execs::unexpected;
+
+/// How many entries a listing may have before it is refused, so that what is inside cannot fill our memory.
+const MAX_ENTRIES: usize = 100_000;
+
+/// The files of one sandbox.
+#[derive(Debug)]
+pub(super) struct JailFiles {
+    pub(super) state_dir: PathBuf,
+}
+
+/// Writes a file from a stream of bytes.
+pub(super) async fn upload(
+    state_dir: &Path,
+    path: &FilePath,
+    user: UserName,
+    content: ByteStream,
+) -> Result<u64> {
+    let operation = FileOperation::Write { path: path.clone(), mode: 0o644 };
+    send(state_dir, user, operation, content).await
+}
+
+/// Reads a file as a stream of bytes.
+pub(super) async fn download(state_dir: &Path, path: &FilePath, user: UserName) -> Result<ByteStream> {
+    receive(state_dir, user, FileOperation::Read { path: path.clone() }).await
+}
+
+async fn begin(state_dir: &Path, user: UserName, operation: FileOperation) -> Result<(Sender, Receiver)> {
+    connection::open(state_dir, Request::File(FileRequest { user, operation })).await
+}
+
+async fn next_event(receiver: &mut Receiver) -> Result<Event> {
+    match receiver.next().await? {
+        Some(Incoming::Answer(Answer::Guest(Event::Failed(error)) | Answer::Failed(error))) => Err(error),
+        Some(Incoming::Answer(Answer::Guest(event))) => Ok(event),
+        Some(Incoming::Answer(other)) => Err(unexpected(&other)),
+        Some(Incoming::Data { .. }) => Err(Error::new(ErrorCode::Internal, "data where none was expected")),
+        None => Err(connection::lost()),
+    }
+}
+
+/// Feeds an operation and waits for its end, which may come before all was fed.
+async fn send(
+    state_dir: &Path,
+    user: UserName,
+    operation: FileOperation,
+    mut content: ByteStream,
+) -> Result<u64> {
+    let (mut sender, mut receiver) = begin(state_dir, user, operation).await?;
+    let mut sent = 0;
+    let feed = async {
+        while let Some(piece) = content.next().await {
+            let piece = piece?;
+            // An empty piece would mean the end.
+            if !piece.is_empty() {
+                sender.send_input(&piece).await?;
+                sent += piece.len() as u64;
+            }
+        }
+        sender.send_input(&[]).await
+    };
+    let outcome = tokio::select! {
+        biased;
+        event = next_event(&mut receiver) => event,
+        fed = feed => match fed {
+            Ok(()) => next_event(&mut receiver).await,
+            // If the other side closed, it has said why; a fault of the source is told as it is.
+            Err(error) if error.code == ErrorCode::Lost => next_event(&mut receiver).await,
+            Err(error) => Err(error),
+        },
+    };
+    outcome.map(|_| sent)
+}
+
+/// The bytes an operation sends. An error that comes first is told at once, a later one ends the stream.
+async fn receive(state_dir: &Path, user: UserName, operation: FileOperation) -> Result<ByteStream> {
+    let (sender, mut receiver) = begin(state_dir, user, operation).await?;
+    let first = next_piece(&mut receiver).await?;
+    let rest = stream::unfold(Some((sender, receiver)), |state| async {
+        let (sender, mut receiver) = state?;
+        match next_piece(&mut receiver).await {
+            Ok(Some(piece)) => Some((Ok(piece), Some((sender, receiver)))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    match first {
+        Some(piece) => Ok(Box::pin(stream::iter([Ok(piece)]).chain(rest))),
+        None => Ok(Box::pin(stream::empty())),
+    }
+}
+
+async fn next_piece(receiver: &mut Receiver) -> Result<Option<Bytes>> {
+    loop {
+        match receiver.next().await? {
+            Some(Incoming::Data { bytes, .. }) if bytes.is_empty() => {}
+            Some(Incoming::Data { bytes, .. }) => return Ok(Some(bytes.into())),
+            Some(Incoming::Answer(Answer::Guest(Event::Done))) => return Ok(None),
+            Some(Incoming::Answer(Answer::Guest(Event::Failed(error)) | Answer::Failed(error))) => {
+                return Err(error);
+            }
+            Some(Incoming::Answer(other)) => return Err(unexpected(&other)),
+            None => return Err(connection::lost()),
+        }
+    }
+}
+
+impl JailFiles {
+    async fn simple(&self, user: UserName, operation: FileOperation) -> Result<Event> {
+        let (_sender, mut receiver) = begin(&self.state_dir, user, operation).await?;
+        next_event(&mut receiver).await
+    }
+}
+
+fn misplaced(event: &Event) -> Error {
+    unexpected(&Answer::Guest(event.clone()))
+}
+
+#[async_trait]
+impl Files for JailFiles {
+    async fn stat(&self, path: &FilePath, user: UserName) -> Result<Entry> {
+        match self.simple(user, FileOperation::Stat { path: path.clone() }).await? {
+            Event::Entries(mut entries) if entries.len() == 1 => Ok(entries.remove(0)),
+            other => Err(misplaced(&other)),
+        }
+    }
+
+    async fn list(&self, path: &FilePath, user: UserName, depth: u32) -> Result<Vec<Entry>> {
+        let operation = FileOperation::List { path: path.clone(), depth };
+        let (_sender, mut receiver) = begin(&self.state_dir, user, operation).await?;
+        let mut entries = Vec::new();
+        loop {
+            match next_event(&mut receiver).await? {
+                Event::Entries(more) => entries.extend(more),
+                Event::Done => return Ok(entries),
+                other => return Err(misplaced(&other)),
+            }
+            if entries.len() > MAX_ENTRIES {
+                return Err(Error::new(
+                    ErrorCode::ResourceExhausted,
+                    format!("`{path}` has more than {MAX_ENTRIES} entries"),
+                )
+                .hint("list a smaller directory, or less deep"));
+            }
+        }
+    }
+
+    async fn make_dir(&self, path: &FilePath, user: UserName) -> Result<bool> {
+        match self.simple(user, FileOperation::MakeDir { path: path.clone() }).await? {
+            Event::Made { new } => Ok(new),
+            other => Err(misplaced(&other)),
+        }
+    }
+
+    async fn rename(&self, from: &FilePath, to: &FilePath, user: UserName) -> Result<()> {
+        let operation = FileOperation::Rename { from: from.clone(), to: to.clone() };
+        self.simple(user, operation).await.map(drop)
+    }
+
+    async fn remove(&self, path: &FilePath, user: UserName) -> Result<()> {
+        self.simple(user, FileOperation::Remove { path: path.clone() }).await.map(drop)
+    }
+
+    async fn unpack(&self, path: &FilePath, user: UserName, tar: ByteStream) -> Result<()> {
+        send(&self.state_dir, user, FileOperation::Unpack { path: path.clone() }, tar).await.map(drop)
+    }
+
+    async fn pack(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
+        receive(&self.state_dir, user, FileOperation::Pack { path: path.clone() }).await
+    }
+
+    async fn watch(
+        &self,
+        path: &FilePath,
+        user: UserName,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+        let operation = FileOperation::Watch { path: path.clone() };
+        let (sender, mut receiver) = begin(&self.state_dir, user, operation).await?;
+        match next_event(&mut receiver).await? {
+            Event::Done => {}
+            other => return Err(misplaced(&other)),
+        }
+        let changes = stream::unfold(Some((sender, receiver)), |state| async {
+            let (sender, mut receiver) = state?;
+            match next_event(&mut receiver).await {
+                Ok(Event::Changed(changes)) => {
+                    let changes: Vec<_> = changes.into_iter().map(Ok).collect();
+                    Some((changes, Some((sender, receiver))))
+                }
+                Ok(other) => Some((vec![Err(misplaced(&other))], None)),
+                Err(error) => Some((vec![Err(error)], None)),
+            }
+        });
+        Ok(Box::pin(changes.flat_map(stream::iter)))
+    }
+}

@@ -1,0 +1,229 @@
+//! The native rung: namespaces, cgroups, seccomp and Landlock. This is the async face of the `jail` and `guest`
+//! crates: it starts a launcher for each sandbox and then speaks with the sandbox's monitor.
+
+mod connection;
+mod execs;
+mod files;
+mod programs;
+mod record;
+mod sandbox;
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use belljar_core::{
+    Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
+    SandboxInfo, SandboxSpec,
+};
+use belljar_jail::plan::{LIVE_ON, Layer, Plan, Ready, Report};
+use belljar_jail::sweep;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{ChildStdin, Command};
+
+use self::programs::Programs;
+use self::record::{BuiltRecord, Lease};
+use self::sandbox::{Jailed, blocking, info};
+use crate::home::{Home, problem};
+use crate::template::{self, Template, TemplateError};
+
+/// A launch that takes longer has failed.
+const LAUNCH_PATIENCE: Duration = Duration::from_secs(60);
+/// The longest answer of a launcher.
+const MAX_REPORT: u64 = 1 << 20;
+
+/// Makes sandboxes on this machine's kernel.
+#[derive(Debug)]
+pub struct Jail {
+    home: Home,
+    programs: Programs,
+}
+
+impl Jail {
+    /// A provider that keeps its sandboxes in this data directory.
+    pub fn new(home: Home) -> Result<Self> {
+        let programs = Programs::install(&home)?;
+        Ok(Self { home, programs })
+    }
+
+    fn plan(&self, id: &SandboxId, spec: &SandboxSpec, template: Template) -> Plan {
+        let mut env: BTreeMap<String, String> = template.env.into_iter().collect();
+        env.extend(spec.env.clone());
+        let layers = template
+            .mounts
+            .into_iter()
+            .map(|mount| Layer {
+                source: mount.source,
+                target: mount.target,
+                copy_on_write: mount.copy_on_write,
+            })
+            .collect();
+        Plan {
+            id: id.clone(),
+            state_dir: self.home.sandbox(id),
+            root: template.root,
+            layers,
+            limits: spec.limits,
+            env,
+            shell: template.shell.to_string_lossy().into_owned(),
+            ttl: spec.ttl,
+            guest: self.programs.guest.clone(),
+        }
+    }
+
+    async fn launch(&self, plan: &Plan) -> Result<(Ready, ChildStdin)> {
+        let log_path = plan.state_dir.join("monitor.log");
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log_path)
+            .map_err(|error| problem(&log_path, &error))?;
+        let mut child = Command::new(&self.programs.jail)
+            .arg("launch")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| problem(&self.programs.jail, &error))?;
+        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(launcher_failed("it has no pipes"));
+        };
+        let mut line = serde_json::to_vec(plan).unwrap_or_default();
+        line.push(b'\n');
+        let mut answer = Vec::new();
+        let exchange = async {
+            stdin.write_all(&line).await?;
+            BufReader::new(stdout.take(MAX_REPORT)).read_until(b'\n', &mut answer).await
+        };
+        match tokio::time::timeout(LAUNCH_PATIENCE, exchange).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(launcher_failed(&error.to_string())),
+            Err(_) => {
+                let _ = child.kill().await;
+                return Err(launcher_failed("it took longer than a minute"));
+            }
+        }
+        match serde_json::from_slice(&answer) {
+            Ok(Report::Ready(ready)) => Ok((ready, stdin)),
+            Ok(Report::Failed(error)) => Err(error),
+            Err(_) => {
+                let log = fs::read_to_string(&log_path).unwrap_or_default();
+                let last = log.lines().last().unwrap_or("it said nothing");
+                Err(launcher_failed(last))
+            }
+        }
+    }
+}
+
+fn launcher_failed(why: &str) -> Error {
+    Error::new(ErrorCode::Internal, format!("the launcher failed: {why}"))
+        .hint("`belljar doctor` checks every step of a launch")
+}
+
+fn template_problem(error: &TemplateError) -> Error {
+    let code = match error {
+        TemplateError::Unknown { .. } => ErrorCode::NotFound,
+        _ => ErrorCode::Internal,
+    };
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    Error::new(code, words).hint("`--template host` uses this machine's own programs")
+}
+
+/// Removes a sandbox's directory unless the launch went well.
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.0 {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Jail {
+    fn name(&self) -> ProviderName {
+        ProviderName::Jail
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        use Capability::{Control, Files, Isolation, Limits, Pty, Root, Signal, Stdin, Stream};
+        let mut list = vec![Stream, Stdin, Pty, Signal, Files, Control, Isolation];
+        if rustix::process::geteuid().is_root() {
+            list.extend([Root, Limits]);
+        }
+        Capabilities::of(&list)
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        spec.check()?;
+        let (name, cache) = (spec.template.clone(), self.home.templates());
+        let template =
+            blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
+                .await?;
+        let id = new_id()?;
+        let state_dir = self.home.sandbox(&id);
+        Lease::write(&state_dir, &id, &spec)?;
+        let mut unfinished = Unfinished(Some(state_dir.clone()));
+        let (ready, mut stdin) = self.launch(&self.plan(&id, &spec, template)).await?;
+        BuiltRecord { losses: ready.losses }.write(&state_dir)?;
+        let tie = if spec.tied_to_creator {
+            Some(stdin)
+        } else {
+            // Until this is said the sandbox ends when we go away, so a dropped call leaves none behind.
+            stdin.write_all(LIVE_ON).await.map_err(|error| launcher_failed(&error.to_string()))?;
+            None
+        };
+        unfinished.0 = None;
+        Ok(Arc::new(Jailed::new(id, state_dir, tie)))
+    }
+
+    async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let state_dir = self.home.sandbox(id);
+        if Lease::read(&state_dir).is_none() {
+            return Err(Error::new(ErrorCode::NotFound, format!("no sandbox `{id}`"))
+                .hint("`belljar ls -a` lists the ones there are"));
+        }
+        Ok(Arc::new(Jailed::new(id.clone(), state_dir, None)))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        let directory = self.home.sandboxes();
+        let candidates = blocking(move || {
+            sweep::orphans();
+            let entries = fs::read_dir(&directory).map_err(|error| problem(&directory, &error))?;
+            let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+            Ok(names.filter_map(|name| name.parse::<SandboxId>().ok()).collect::<Vec<_>>())
+        })
+        .await?;
+        let mut sandboxes = Vec::new();
+        for id in candidates {
+            // One that was removed meanwhile is not an error.
+            if let Ok(info) = info(&self.home.sandbox(&id)).await {
+                sandboxes.push(info);
+            }
+        }
+        sandboxes.sort_by_key(|info| std::cmp::Reverse(info.created_ms));
+        Ok(sandboxes)
+    }
+}
+
+fn new_id() -> Result<SandboxId> {
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
+    Ok(SandboxId::from_random(random))
+}

@@ -1,0 +1,193 @@
+//! One jail, as the rest of Belljar sees it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use belljar_core::{
+    ByteStream, Control, Error, ErrorCode, ExecRequest, ExecResult, Execs, FilePath, Files, ProviderName,
+    Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats, UserName,
+};
+use belljar_jail::control::{Answer, Request};
+use belljar_jail::sweep;
+use tokio::process::ChildStdin;
+
+use super::connection;
+use super::execs::{self, JailExecs, unexpected};
+use super::files::{self, JailFiles};
+use super::record::{BuiltRecord, Lease, ended, is_alive};
+
+/// How long the end of a sandbox may take before we say that it did not end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A sandbox behind the native walls.
+#[derive(Debug)]
+pub(super) struct Jailed {
+    id: SandboxId,
+    state_dir: PathBuf,
+    execs: JailExecs,
+    files: JailFiles,
+    control: JailControl,
+    /// Open while we live, if the sandbox is to end with us.
+    _tie: Option<ChildStdin>,
+}
+
+impl Jailed {
+    pub(super) fn new(id: SandboxId, state_dir: PathBuf, tie: Option<ChildStdin>) -> Self {
+        Self {
+            execs: JailExecs { state_dir: state_dir.clone() },
+            files: JailFiles { state_dir: state_dir.clone() },
+            control: JailControl { state_dir: state_dir.clone() },
+            id,
+            state_dir,
+            _tie: tie,
+        }
+    }
+}
+
+#[async_trait]
+impl Sandbox for Jailed {
+    fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    fn provider(&self) -> ProviderName {
+        ProviderName::Jail
+    }
+
+    async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
+        request.check()?;
+        execs::execute(&self.state_dir, request).await
+    }
+
+    async fn upload(&self, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
+        files::upload(&self.state_dir, path, user, content).await
+    }
+
+    async fn download(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
+        files::download(&self.state_dir, path, user).await
+    }
+
+    async fn cleanup(&self) -> Result<()> {
+        if !self.state_dir.exists() {
+            return Ok(());
+        }
+        end(&self.state_dir).await?;
+        remove(&self.state_dir).await
+    }
+
+    fn execs(&self) -> Result<&dyn Execs> {
+        Ok(&self.execs)
+    }
+
+    fn files(&self) -> Result<&dyn Files> {
+        Ok(&self.files)
+    }
+
+    fn control(&self) -> Result<&dyn Control> {
+        Ok(&self.control)
+    }
+}
+
+/// Ends a sandbox and waits until its launcher has taken the walls down.
+async fn end(state_dir: &Path) -> Result<()> {
+    // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
+    let _ = tokio::time::timeout(END_PATIENCE, connection::ask(state_dir, Request::Kill)).await;
+    let patience = Instant::now() + END_PATIENCE;
+    let mut pause = Duration::from_micros(200);
+    while is_alive(state_dir) {
+        if Instant::now() > patience {
+            return Err(Error::new(
+                ErrorCode::Internal,
+                format!(
+                    "the sandbox in {} did not end within {} s",
+                    state_dir.display(),
+                    END_PATIENCE.as_secs()
+                ),
+            )
+            .hint("try again; a process stuck in the kernel can delay it"));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+async fn remove(state_dir: &Path) -> Result<()> {
+    let state_dir = state_dir.to_owned();
+    blocking(move || match fs::remove_dir_all(&state_dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(crate::home::problem(&state_dir, &error))
+        }
+        _ => Ok(()),
+    })
+    .await
+}
+
+/// Runs something that waits for the disk, or the kernel, beside the async work.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorCode::Internal, format!("a worker thread failed: {error}")))
+    })
+}
+
+/// What is known of the sandbox in this directory, alive or not.
+pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
+    let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
+    let built = BuiltRecord::read(state_dir);
+    let (mut state, mut remaining) = (SandboxState::Running, None);
+    if is_alive(state_dir) {
+        if let Ok(Answer::Status { remaining: left, .. }) = connection::ask(state_dir, Request::Status).await
+        {
+            remaining = Some(left);
+        }
+    } else {
+        state = ended(state_dir);
+    }
+    Ok(SandboxInfo {
+        id: lease.id,
+        provider: ProviderName::Jail,
+        state,
+        spec: lease.spec,
+        created_ms: lease.created_ms,
+        remaining,
+        losses: built.losses,
+    })
+}
+
+/// The life of one sandbox.
+#[derive(Debug)]
+struct JailControl {
+    state_dir: PathBuf,
+}
+
+#[async_trait]
+impl Control for JailControl {
+    async fn info(&self) -> Result<SandboxInfo> {
+        info(&self.state_dir).await
+    }
+
+    async fn stats(&self) -> Result<SandboxStats> {
+        match connection::ask(&self.state_dir, Request::Status).await? {
+            Answer::Status { stats, .. } => Ok(stats),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<()> {
+        connection::ask(&self.state_dir, Request::Extend { ttl }).await.map(drop)
+    }
+
+    async fn kill(&self) -> Result<()> {
+        end(&self.state_dir).await?;
+        // If the launcher itself was killed, its cgroups are still there.
+        blocking(|| {
+            sweep::orphans();
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,10 @@
+//! The rungs of the isolation ladder. Each implements [`belljar_core::Provider`], and each passes the same
+//! conformance suite.
+
+#![forbid(unsafe_code)]
+
+pub mod fake;
+pub mod home;
+pub mod jail;
+pub mod local;
+pub mod template;

@@ -1,0 +1,176 @@
+//! What a sandbox's file system is made of before it writes anything.
+//!
+//! A template is a generated root (the lower layer of `/`), a list of host directories mounted over it, and the
+//! environment every process starts from. The only one so far is `host`: the machine's own `/usr` and toolchains,
+//! nothing to download, and nothing of the machine's owner inside.
+
+mod accounts;
+mod cache;
+mod certificates;
+mod host;
+mod interpreter;
+mod prefix;
+mod probe;
+mod settings;
+mod skeleton;
+mod source;
+mod tree;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use interpreter::{Interpreter, Language};
+pub use settings::{PackageSource, PackageTool};
+
+/// The names [`resolve`] answers to.
+pub const KNOWN: &[&str] = &["host"];
+
+/// Everything a launcher needs to know to give a sandbox its files and its environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template {
+    /// The name it was asked for by.
+    pub name: String,
+    /// SHA-256 in hex of the root, the mounts, the environment and the state of the system directories.
+    pub digest: String,
+    /// The generated root, the read-only lower layer of `/`. Shared by all sandboxes of this digest, so nobody may
+    /// write to it: one that differs from its digest is thrown away by the next call that builds.
+    pub root: PathBuf,
+    /// What is mounted over the root, parents before children.
+    pub mounts: Vec<Mount>,
+    /// The whole environment of a process inside, sorted by name.
+    pub env: Vec<(String, String)>,
+    /// The shell inside.
+    pub shell: PathBuf,
+    /// What was not found or was refused, each with the next step, for a person to read.
+    pub notes: Vec<String>,
+    /// The language toolchains a sandbox sees.
+    pub interpreters: Vec<Interpreter>,
+    /// Where the package tools inside fetch from, free of credentials: what a network grant for installs must name.
+    pub package_sources: Vec<PackageSource>,
+}
+
+/// One host directory (or file) seen inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The directory on the host. A file where a single file of a larger mount is covered.
+    pub source: PathBuf,
+    /// Where it appears, absolute inside. It exists in the root or in an earlier mount.
+    pub target: PathBuf,
+    /// True: root inside may change it, in an overlay of the sandbox's own. False: a read-only bind.
+    pub copy_on_write: bool,
+}
+
+/// Why a template could not be resolved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// No template has this name.
+    #[error("there is no template named `{name}` (known: {})", known.join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: &'static [&'static str],
+    },
+    /// The host lacks a directory the template is made of.
+    #[error("the host template needs the directory {path}, which is missing")]
+    MissingDirectory {
+        /// The missing directory.
+        path: PathBuf,
+    },
+    /// The host has no shell.
+    #[error("the host template needs /bin/bash or /bin/sh, and neither exists")]
+    MissingShell,
+    /// The cache directory cannot be made or written.
+    #[error("cannot prepare the template cache {path}")]
+    PrepareCache {
+        /// The cache directory, or the file in it.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory of the root could not be made.
+    #[error("cannot create the directory {path}")]
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file of the root could not be written.
+    #[error("cannot write {path}")]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A symbolic link of the root could not be made.
+    #[error("cannot create the symbolic link {path}")]
+    CreateLink {
+        /// The link.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The mode or owner of a path of the root could not be set.
+    #[error("cannot set the mode or owner of {path}")]
+    SetAttributes {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The root could not be read back to compute its digest.
+    #[error("cannot read back {path} to compute the template's digest")]
+    Digest {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The finished root could not be moved to its place.
+    #[error("cannot move the finished template to {path}")]
+    Publish {
+        /// Its place.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The answer could not be kept for the next call.
+    #[error("cannot store the resolved template in {path}")]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Finds the template `name`, building it under `cache_dir` if this host has not got it yet.
+///
+/// Blocking: the first call on a host runs the interpreters it finds (each with a time limit) and writes a few
+/// megabytes; later calls only stat what the answer depends on. Safe to call from several threads and processes at
+/// once. On error nothing is left at the places that count, only (after a crash) a `.build-*` directory.
+pub fn resolve(name: &str, cache_dir: &Path) -> Result<Template, TemplateError> {
+    match name {
+        "host" => host::resolve(&source::Source::current(), cache_dir),
+        _ => Err(TemplateError::Unknown { name: name.to_owned(), known: KNOWN }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_name_lists_the_known_ones() {
+        let error = resolve("windows", Path::new("/nonexistent")).unwrap_err();
+        assert!(
+            matches!(&error, TemplateError::Unknown { name, known } if name == "windows" && *known == KNOWN)
+        );
+        assert_eq!(error.to_string(), "there is no template named `windows` (known: host)");
+    }
+}
