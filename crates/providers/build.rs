@@ -7,6 +7,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 const PROGRAMS: [(&str, &str); 2] = [("belljar-guest", "crates/guest"), ("belljar-jail", "crates/jail")];
 
 fn main() {
@@ -47,8 +49,12 @@ fn main() {
     assert!(status.success(), "building the static programs failed");
     for (program, _) in PROGRAMS {
         let built = target_dir.join(&target).join("static").join(program);
-        std::fs::copy(&built, out_dir.join(program))
-            .unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
+        let bytes =
+            std::fs::read(&built).unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()));
+        let digest: String =
+            Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        std::fs::write(out_dir.join(program), bytes).expect("cargo's output directory can be written");
+        println!("cargo::rustc-env={}={program}-{digest}", program.replace('-', "_").to_uppercase());
     }
 }
 

@@ -3,30 +3,11 @@
 use std::path::PathBuf;
 
 use belljar_core::{Error, ErrorCode, Provider, ProviderName, Result};
+use belljar_providers::doctor;
+pub(crate) use belljar_providers::doctor::{Area, Check, Status as Health};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
 use belljar_providers::local::Local;
-use serde::Serialize;
-
-/// How one thing that the walls need stands on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "made by the providers crate once it is wired")]
-pub(crate) enum Health {
-    Ok,
-    Degraded,
-    Missing,
-}
-
-/// One thing that was tried on this host, and what came of it.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Check {
-    pub(crate) name: String,
-    pub(crate) area: String,
-    pub(crate) status: Health,
-    pub(crate) finding: String,
-    pub(crate) advice: Option<String>,
-}
 
 /// The provider of this name. Those whose sandboxes outlive a command keep them in the data directory `home`.
 pub(crate) fn provider(name: ProviderName, home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
@@ -44,17 +25,16 @@ pub(crate) fn lasting(home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
 
 /// Tries everything that the walls need on this host.
 pub(crate) async fn examine(home: Option<PathBuf>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    if let Err(error) = Home::open(home) {
-        checks.push(unusable_home(error));
+    match Home::open(home) {
+        Ok(home) => doctor::examine(&home).await,
+        Err(error) => vec![unusable_home(error)],
     }
-    checks
 }
 
 fn unusable_home(error: Error) -> Check {
     Check {
+        area: Area::Data,
         name: "data directory".into(),
-        area: "host".into(),
         status: Health::Missing,
         finding: error.message,
         advice: error.hint,

@@ -1,5 +1,7 @@
 //! Bad input through the built program: the option or file is named, the status is 125, nothing is made.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
 use std::process::{Command, Output};
 
 fn belljar(words: &[&str]) -> (Output, tempfile::TempDir) {

@@ -5,6 +5,7 @@
 use belljar_core::wire::Account;
 use libc::c_long;
 
+use crate::filter;
 use crate::step::{Step, Stopped, check};
 
 /// What a child process turns into.
@@ -52,7 +53,8 @@ impl Identity {
             self.change_ids()?;
         }
         self.keep_capabilities()?;
-        self.enter_landlock()
+        self.enter_landlock()?;
+        filter::give_up_clone3()
     }
 
     fn leave_groups_and_bounds(&self) -> Result<(), Stopped> {

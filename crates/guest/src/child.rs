@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pub(crate) stdio: [Option<RawFd>; 3],
     /// Whether its standard input is to be its controlling terminal.
     pub(crate) terminal: bool,
-    /// The `cgroup.procs` files to enter by.
+    /// The files of version-one cgroups to enter by.
     pub(crate) doors: Vec<RawFd>,
     /// Where it says its number, and why it failed if it does.
     pub(crate) report: RawFd,

@@ -270,6 +270,11 @@ impl Execution {
         told && self.outlets.iter().all(Outlet::is_ended) && self.group.is_gone()
     }
 
+    /// Whether none of its processes is left.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.group.is_gone()
+    }
+
     /// The guest's own child of this execution, until it is reaped.
     pub(crate) fn child(&self) -> Option<i32> {
         self.group.child()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use belljar_core::wire::{Event, Frame, FrameKind, KillReason, MAX_DATA, PROTOCOL, Request, stream};
 use belljar_core::{Error, ErrorCode};
@@ -19,6 +20,10 @@ use crate::setup::Setup;
 
 /// The most conversations at a time, those counted that only wait for what they left behind.
 const MAX_CONVERSATIONS: usize = 256;
+
+/// How often, and how long apart, a guest that is not the first process tries to kill everything before it ends.
+const LAST_PASSES: usize = 500;
+const LAST_PASS: Duration = Duration::from_millis(2);
 
 /// The conversation that is the connection itself.
 const CONNECTION: u32 = 0;
@@ -287,13 +292,23 @@ impl Guest {
 
     /// Ends what the kernel would end by itself if this were the first process of a namespace.
     fn kill_everything(&mut self) {
-        if std::process::id() != 1 {
+        let passes = if std::process::id() == 1 { 0 } else { LAST_PASSES };
+        for _ in 0..passes {
+            self.conversations.retain(|_, conversation| match conversation {
+                Conversation::Execution(it) => !it.is_gone(),
+                Conversation::Operation(it) => it.child().is_some(),
+            });
             for conversation in self.conversations.values_mut() {
                 match conversation {
                     Conversation::Execution(it) => it.kill(KillReason::Asked),
                     Conversation::Operation(it) => it.break_off(&mut self.connection),
                 }
             }
+            if self.conversations.is_empty() {
+                return;
+            }
+            std::thread::sleep(LAST_PASS);
+            self.reap();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The cgroups that an execution has to itself, one in each hierarchy that the launcher opened for it.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use belljar_core::wire::LeafDir;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -29,6 +29,15 @@ impl Leaf {
         Ok(leaf)
     }
 
+    /// Makes the cgroup of version two that all file operations share; that of version one has none, they join those
+    /// of the sandbox as a whole.
+    pub(crate) fn for_files(parents: &[(OwnedFd, LeafDir)]) -> Result<Self, Errno> {
+        let mut leaf = Self { name: "files".to_owned(), places: Vec::new() };
+        let parents = parents.iter().filter(|(_, kind)| kind.v2);
+        parents.map(|(parent, _)| leaf.add(parent, true)).collect::<Result<Vec<()>, Errno>>()?;
+        Ok(leaf)
+    }
+
     fn add(&mut self, parent: &OwnedFd, v2: bool) -> Result<(), Errno> {
         let parent = rustix::io::fcntl_dupfd_cloexec(parent, 3)?;
         rustix::fs::mkdirat(&parent, &self.name, Mode::from_raw_mode(0o755))?;
@@ -40,9 +49,14 @@ impl Leaf {
         Ok(())
     }
 
-    /// The files through which a process enters.
+    /// The files through which a process enters those of version one.
     pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>, Errno> {
-        self.places.iter().map(|place| door(&place.directory)).collect()
+        self.places.iter().filter(|place| !place.v2).map(|place| door(&place.directory)).collect()
+    }
+
+    /// The one of version two, for a process to be born in.
+    pub(crate) fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        self.places.iter().find(|place| place.v2).map(|place| place.directory.as_fd())
     }
 
     /// The processes in it, by their numbers in the guest's own namespace.
@@ -112,9 +126,9 @@ impl Place {
     }
 }
 
-/// Opens the file through which a process enters the cgroup of this directory.
+/// Opens the file through which a process with a single thread enters the version-one cgroup of this directory.
 pub(crate) fn door(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(directory, c"cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::openat(directory, c"tasks", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Takes over a descriptor that the launcher named, under a number that children do not inherit.

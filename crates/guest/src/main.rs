@@ -3,6 +3,7 @@
 //! sandbox with it, when that socket closes or the deadline passes.
 
 mod account;
+mod birth;
 mod child;
 mod clock;
 mod connection;
@@ -10,6 +11,7 @@ mod end;
 mod execution;
 mod failure;
 mod files;
+mod filter;
 mod flow;
 mod group;
 mod guest;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::end::End;
-use crate::leaf;
+use crate::leaf::{self, Leaf};
 
 /// What every execution and file operation starts from.
 pub(crate) struct Setup {
@@ -20,6 +20,8 @@ pub(crate) struct Setup {
     pub(crate) shell: String,
     pub(crate) leaves: Vec<(OwnedFd, LeafDir)>,
     pub(crate) joins: Vec<OwnedFd>,
+    /// Where the processes of file operations live.
+    pub(crate) files: Leaf,
     pub(crate) limits: Vec<(u32, u64, u64)>,
 }
 
@@ -39,8 +41,9 @@ impl Setup {
         let mut joins = Vec::new();
         for fd in init.join_dirs {
             let directory = leaf::adopt(fd).map_err(adopt("take over a cgroup directory"))?;
-            joins.push(leaf::door(&directory).map_err(adopt("open cgroup.procs"))?);
+            joins.push(leaf::door(&directory).map_err(adopt("open a cgroup's tasks"))?);
         }
+        let files = Leaf::for_files(&leaves).map_err(adopt("make a cgroup for file operations"))?;
         let (mut user, mut root, mut landlock) = (init.user, init.root, Vec::new());
         for account in std::iter::once(&mut user).chain(&mut root) {
             if let Some(fd) = account.landlock_fd {
@@ -51,7 +54,7 @@ impl Setup {
         }
         let limits = with_own_files(init.rlimits);
         let (environment, shell) = (init.env, init.shell);
-        Ok(Self { user, root, _landlock: landlock, environment, shell, leaves, joins, limits })
+        Ok(Self { user, root, _landlock: landlock, environment, shell, leaves, joins, files, limits })
     }
 
     /// The account of this name.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use belljar_core::wire::{Account, Spawn, stream};
 use belljar_core::{Command, Error, ErrorCode, Stdin, UserName};
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::account::Identity;
+use crate::birth;
 use crate::child::{self, Plan, Pointers, SCRIPT_SHELL};
 use crate::flow::{Inlet, Outlet};
 use crate::group::Group;
@@ -124,7 +125,8 @@ pub(crate) fn launch(id: u32, request: &Spawn, setup: &Setup) -> Result<Launched
         doors: doors.iter().chain(&setup.joins).map(AsRawFd::as_raw_fd).collect(),
         report: report_child.as_raw_fd(),
     };
-    let forked = fork(&plan, status.as_ref().map(|(_, writer)| writer.as_raw_fd()));
+    let birthplace = leaf.as_ref().and_then(Leaf::birthplace);
+    let forked = fork(&plan, birthplace, status.as_ref().map(|(_, writer)| writer.as_raw_fd()));
     let group = match (leaf, forked) {
         (Some(leaf), Ok(child)) => Group::Leaf { leaf, child: Some(child) },
         (None, Ok(keeper)) => Group::Kept { keeper: Some(keeper) },
@@ -135,10 +137,14 @@ pub(crate) fn launch(id: u32, request: &Spawn, setup: &Setup) -> Result<Launched
     Ok(Launched { names, group, input, outlets, terminal, report, status })
 }
 
-fn fork(plan: &Plan, status: Option<RawFd>) -> Result<i32, Stopped> {
+fn fork(plan: &Plan, birthplace: Option<BorrowedFd<'_>>, status: Option<RawFd>) -> Result<i32, Stopped> {
     // SAFETY: the guest has one thread, and the child runs code that neither allocates nor returns.
-    match unsafe { libc::fork() } {
-        -1 => Err(Stopped::now(Step::Fork)),
+    match unsafe { birth::fork_into(birthplace) } {
+        -1 => Err(match Stopped::now(Step::Fork) {
+            full @ Stopped { errno: libc::EAGAIN | libc::ENOMEM, .. } => full,
+            Stopped { errno, .. } if birthplace.is_some() => Stopped { step: Step::Cgroup, errno },
+            other => other,
+        }),
         0 => match status {
             None => child::run(plan),
             Some(status) => keeper::keep(plan, status),

@@ -17,6 +17,7 @@ pub(crate) enum Step {
     Ids,
     Capabilities,
     Landlock,
+    Filter,
     Directory,
     Descriptors,
     Interpreter,
@@ -24,7 +25,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Fork,
         Self::Session,
         Self::Cgroup,
@@ -36,6 +37,7 @@ impl Step {
         Self::Ids,
         Self::Capabilities,
         Self::Landlock,
+        Self::Filter,
         Self::Directory,
         Self::Descriptors,
         Self::Interpreter,
@@ -56,6 +58,7 @@ impl Step {
             Self::Ids => "change its user",
             Self::Capabilities => "set its capabilities",
             Self::Landlock => "enter its Landlock rules",
+            Self::Filter => "narrow its system-call filter",
             Self::Directory => "enter its working directory",
             Self::Descriptors => "close inherited descriptors",
             Self::Interpreter => "find its interpreter",

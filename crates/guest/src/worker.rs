@@ -8,12 +8,13 @@ use belljar_core::{Error, ErrorCode};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::account::Identity;
+use crate::birth;
 use crate::failure;
 use crate::files;
 use crate::setup::Setup;
 use crate::step::{Step, Stopped, check};
 
-/// The most memory that a worker may have of its own. It shares the guest's cgroup, and what it parses is foreign.
+/// The most memory that a worker may have of its own, for what it parses is foreign.
 const MEMORY: u64 = 64 * 1024 * 1024;
 
 /// A worker and its pipes, neither of which blocks.
@@ -33,13 +34,13 @@ pub(crate) fn start(request: FileRequest, setup: &Setup) -> Result<Worker, Error
         rustix::io::ioctl_fionbio(end, true).map_err(|errno| failure::at("pipe", errno))?;
     }
     // SAFETY: the guest has one thread, so the child may go on as an ordinary program; it never returns.
-    match unsafe { libc::fork() } {
+    match unsafe { birth::fork_into(setup.files.birthplace()) } {
         -1 => Err(Error::new(ErrorCode::ResourceExhausted, "no room for a process to do the file operation")
             .hint("the sandbox is at its limit of processes; end some or give it more with --pids")),
         0 => {
             let identity = Identity::new(account, setup.changes_ids());
             let mut answer = Answer;
-            let done = match become_worker(&identity, &setup.limits, stdin.as_raw_fd(), stdout.as_raw_fd()) {
+            let done = match become_worker(&identity, setup, stdin.as_raw_fd(), stdout.as_raw_fd()) {
                 Ok(()) => files::run(request.operation, &account.home, &mut answer),
                 Err(stopped) => Err(unprepared(stopped)),
             };
@@ -61,20 +62,20 @@ fn unprepared(stopped: Stopped) -> Error {
     )
 }
 
-fn become_worker(
-    identity: &Identity,
-    limits: &[(u32, u64, u64)],
-    stdin: RawFd,
-    stdout: RawFd,
-) -> Result<(), Stopped> {
-    let given = limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_DATA);
+fn become_worker(identity: &Identity, setup: &Setup, stdin: RawFd, stdout: RawFd) -> Result<(), Stopped> {
+    // What it writes counts as the sandbox's memory, as if a command had written it.
+    for door in &setup.joins {
+        rustix::io::write(door, b"0")
+            .map_err(|errno| Stopped { step: Step::Cgroup, errno: errno.raw_os_error() })?;
+    }
+    let given = setup.limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_DATA);
     let most = given.map_or(MEMORY, |(_, _, hard)| MEMORY.min(*hard));
     let memory = (libc::RLIMIT_DATA, most, most);
     // SAFETY: takes numbers and pointers to live values only. Both pipe ends are above 2.
     unsafe {
         check(Step::Stdio, i64::from(libc::dup2(stdin, 0)))?;
         check(Step::Stdio, i64::from(libc::dup2(stdout, 1)))?;
-        for (resource, soft, hard) in limits.iter().chain([&memory]) {
+        for (resource, soft, hard) in setup.limits.iter().chain([&memory]) {
             let limit = libc::rlimit64 { rlim_cur: *soft, rlim_max: *hard };
             let nothing = std::ptr::null_mut::<libc::rlimit64>();
             let result = libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, nothing);

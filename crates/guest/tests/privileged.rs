@@ -165,11 +165,10 @@ fn in_cgroups(hierarchy: &str, is_v2: bool, join: &str, name: &str) {
     guest.read_until(id, "ready");
     guest.send(id, &Request::Signal { signal: libc::SIGTERM });
     assert_eq!(guest.finish(id).exit().code, Some(9));
-    // The guest removes a leaf when the next child is reaped at the latest.
-    guest.run(argv(&["true"]));
-    guest.run(argv(&["true"]));
-    let left = fs::read_dir(&leaves.0).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
-    assert!(left <= 1, "{left} leaves are left");
+    // The guest tries again to remove a leaf whenever a child is reaped; only the newest may still be there.
+    let left = || fs::read_dir(&leaves.0).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    let settled = (0..100).any(|_| guest.run(argv(&["true"])).exit.is_some() && left() <= 1);
+    assert!(settled, "{} leaves are left", left());
     drop(guest);
 }
 
@@ -205,7 +204,7 @@ fn a_child_that_cannot_enter_its_cgroup_does_not_run() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("cgroup.procs"), "").unwrap();
+    fs::write(directory.path().join("tasks"), "").unwrap();
     let fd = inheritable(directory.path());
     let mut guest = begin(|hello| hello.leaf_dirs = vec![LeafDir { fd: fd.as_raw_fd(), v2: true }]);
     let refused = guest.run(argv(&["echo", "ran"]));

@@ -92,6 +92,8 @@ const USER_WRITABLE: [&str; 5] = ["/home", "/tmp", "/var/tmp", "/run", "/dev/shm
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
+    /// Entering its cgroups.
+    Cgroups,
     /// Waiting for the parent to map its ids.
     Released,
     /// Becoming root of the user namespace.
@@ -133,7 +135,8 @@ pub enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
+        Self::Cgroups,
         Self::Released,
         Self::Identity,
         Self::Namespaces,
@@ -158,6 +161,7 @@ impl Step {
     /// What failed, in words.
     pub fn what(self) -> &'static str {
         match self {
+            Self::Cgroups => "cannot enter its cgroups",
             Self::Released => "the launcher went away",
             Self::Identity => "cannot become root of the user namespace",
             Self::Namespaces => "cannot enter mount and cgroup namespaces",
@@ -210,6 +214,8 @@ pub struct Inside<'a> {
     pub guest: BorrowedFd<'a>,
     /// The guest's end of the control socket.
     pub control: BorrowedFd<'a>,
+    /// Files through which it enters its cgroups.
+    pub cgroup_tasks: &'a [File],
     /// Directories of its cgroups.
     pub cgroups: &'a [BorrowedFd<'a>],
     /// The compiled filter.
@@ -239,6 +245,9 @@ pub fn enter(inside: &Inside<'_>, release: OwnedFd, report: OwnedFd) -> ! {
 }
 
 fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::Infallible, Failure> {
+    for mut tasks in inside.cgroup_tasks {
+        tasks.write_all(b"0").at(Step::Cgroups)?;
+    }
     let root = await_release(&release).at(Step::Released)?;
     drop(release);
     if let Some(root) = &root {

@@ -251,8 +251,10 @@ impl Launch {
             .map_err(|source| LaunchError::State { path: self.plan.guest.clone(), source })?;
         let program = seccomp::compile(Profile::default());
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
+        let mut entrance = None;
         if let Some(Privileged { slot, group }) = &self.privileged {
             group.delegate(slot.root_id(), slot.root_id())?;
+            entrance = Some(group.entrance()?);
             join_dirs = group.join_dirs()?;
             leaf_dirs = group.leaf_dirs()?;
         }
@@ -268,8 +270,11 @@ impl Launch {
             mounts::make_private()?;
         }
         let forked = match &self.privileged {
-            Some(Privileged { slot, .. }) => namespaces::as_owner(slot, namespaces::clone_into_namespaces),
-            None => namespaces::clone_into_namespaces(),
+            Some(Privileged { slot, .. }) => {
+                let birthplace = entrance.as_ref().and_then(|entrance| entrance.birthplace.as_ref());
+                namespaces::clone_as_owner(slot, birthplace.map(AsFd::as_fd))
+            }
+            None => namespaces::clone_into_namespaces(None),
         };
         let (pid, pidfd) = match forked.map_err(LaunchError::Namespaces)? {
             Forked::Child => {
@@ -279,6 +284,7 @@ impl Launch {
                     rootless: self.privileged.is_none(),
                     guest: guest.as_fd(),
                     control: self.guest_end.as_fd(),
+                    cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
                     cgroups: &cgroups,
                     seccomp: &program,
                 };
@@ -312,12 +318,11 @@ impl Launch {
 
     /// Ids, cgroups and file system for the waiting child.
     fn furnish(&self, pid: i32) -> Result<Option<Tree>, LaunchError> {
-        let Some(Privileged { slot, group }) = &self.privileged else {
+        let Some(Privileged { slot, .. }) = &self.privileged else {
             namespaces::map_single(pid, USER_ID).map_err(LaunchError::IdMap)?;
             return Ok(None);
         };
         namespaces::map_block(pid, slot).map_err(LaunchError::IdMap)?;
-        group.enter_guest(pid)?;
         let user_namespace = namespaces::user_namespace(pid).map_err(LaunchError::IdMap)?;
         let ownership = Ownership::Mapped { user_namespace: user_namespace.as_fd(), root_id: slot.root_id() };
         Ok(Some(mounts::assemble(&self.plan, ownership)?))

@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod control;
 mod disk;
+pub mod doctor;
 mod inside;
 pub mod landlock;
 pub mod launch;

@@ -7,6 +7,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some("launch") => ExitCode::from(belljar_jail::launch::run() as u8),
+        Some("doctor") => ExitCode::from(belljar_jail::doctor::run() as u8),
         _ => {
             eprintln!("belljar-jail is started by belljar itself; run `belljar --help`");
             ExitCode::from(2)

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::slot::Slot;
+
+/// The flag of `clone3`; libc's constant is too narrow to hold it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// What [`clone_into_namespaces`] returned to whom.
 #[derive(Debug)]
@@ -21,8 +24,9 @@ pub enum Forked {
 }
 
 /// Forks into new user, pid, network, ipc and uts namespaces (the mount and cgroup namespaces are entered later, by
-/// the child). The calling process must be single-threaded: then the child may go on as after any fork.
-pub fn clone_into_namespaces() -> io::Result<Forked> {
+/// the child), and into a version-two cgroup if one is given. The calling process must be single-threaded: then the
+/// child may go on as after any fork.
+pub fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: i32 = -1;
     let flags = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
@@ -33,6 +37,10 @@ pub fn clone_into_namespaces() -> io::Result<Forked> {
     // SAFETY: an all-zero clone_args is valid: no stack, no tls, nothing shared.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = flags as u64;
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = cgroup.as_raw_fd() as u64;
+    }
     arguments.pidfd = (&raw mut pidfd) as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
     // SAFETY: without CLONE_VM this is a fork; the structure and the pidfd slot live across the call.
@@ -48,14 +56,15 @@ pub fn clone_into_namespaces() -> io::Result<Forked> {
     }
 }
 
-/// Runs `body` with the effective user and group id of the slot's owner, so that what it creates in the kernel is
-/// counted for that user. Capabilities stay as they are.
-pub fn as_owner<T>(slot: &Slot, body: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let owner = slot.owner_id();
-    set_effective(owner)?;
-    let result = body();
-    set_effective(0)?;
-    result
+/// The same with the effective user and group id of the slot's owner, so that the namespaces are counted for that
+/// user. Capabilities stay as they are. The child keeps those ids until it has ids of its own.
+pub fn clone_as_owner(slot: &Slot, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    set_effective(slot.owner_id())?;
+    let forked = clone_into_namespaces(cgroup);
+    if !matches!(forked, Ok(Forked::Child)) {
+        set_effective(0)?;
+    }
+    forked
 }
 
 fn set_effective(id: u32) -> io::Result<()> {

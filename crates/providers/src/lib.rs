@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 pub mod fake;
 pub mod home;
 pub mod jail;

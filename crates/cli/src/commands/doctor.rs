@@ -18,11 +18,11 @@ pub(crate) async fn doctor(context: &Context) -> Result<Status, Failure> {
 
 fn report(checks: &[Check], printer: Printer, colour: bool) -> String {
     let mut text = String::new();
-    let mut area = "";
+    let mut area = None;
     for check in checks {
-        if check.area != area {
-            area = &check.area;
-            text += &format!("{}{}\n", if text.is_empty() { "" } else { "\n" }, printer.foreign(area));
+        if area != Some(check.area) {
+            area = Some(check.area);
+            text += &format!("{}{}\n", if text.is_empty() { "" } else { "\n" }, check.area);
         }
         let (word, paint) = match check.status {
             Health::Ok => ("ok", "\x1b[32m"),
@@ -48,28 +48,29 @@ fn report(checks: &[Check], printer: Printer, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wiring::Area;
 
     #[test]
     fn findings_are_grouped_and_advice_stands_below() {
-        let check = |name: &str, area: &str, status, advice: Option<&str>| Check {
+        let check = |name: &str, area, status, advice: Option<&str>| Check {
             name: name.into(),
-            area: area.into(),
+            area,
             status,
             finding: "tried".into(),
             advice: advice.map(str::to_owned),
         };
         let checks = [
-            check("user namespaces", "kernel", Health::Ok, None),
-            check("landlock", "kernel", Health::Degraded, Some("use Linux 5.13 or newer")),
-            check("memory", "cgroups", Health::Missing, Some("mount a cgroup hierarchy")),
+            check("user namespaces", Area::Walls, Health::Ok, None),
+            check("landlock", Area::Walls, Health::Degraded, Some("use Linux 5.13 or newer")),
+            check("memory", Area::Limits, Health::Missing, Some("mount a cgroup hierarchy")),
         ];
         insta::assert_snapshot!(report(&checks, Printer::default(), false), @r"
-        kernel
+        walls
           ok        user namespaces          tried
           degraded  landlock                 tried
                                              use Linux 5.13 or newer
 
-        cgroups
+        limits
           missing   memory                   tried
                                              mount a cgroup hierarchy
 

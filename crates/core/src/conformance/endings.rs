@@ -65,7 +65,7 @@ async fn nothing_is_left(trial: &Trial<'_>, line: &str) -> Outcome {
     let sandbox = trial.sandbox().await?;
     let word = format!("left-of-{}", sandbox.id());
     let mut request = short(line);
-    request.timeout = Duration::from_secs(3);
+    request.timeout = Duration::from_secs(5);
     request.env.insert("WORD".into(), word.clone());
     let execution = sandbox.execute(request);
     let (result, ran) = match select(execution, Box::pin(seen(trial, &*sandbox, &word))).await {

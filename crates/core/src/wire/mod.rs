@@ -47,10 +47,10 @@ pub struct Init {
     pub env: BTreeMap<String, String>,
     /// The shell for [`Command::Shell`].
     pub shell: String,
-    /// Directories (descriptors) in each of which every execution gets a cgroup of its own; a child process enters by
-    /// writing `0` to `cgroup.procs` there.
+    /// Directories (descriptors) in each of which every execution gets a cgroup of its own: one of version two it is
+    /// born in, one of version one it enters through `tasks`.
     pub leaf_dirs: Vec<LeafDir>,
-    /// Directories (descriptors) whose `cgroup.procs` every execution's first process enters as it is.
+    /// Directories (descriptors) of version-one cgroups that every execution's first process enters as they are.
     pub join_dirs: Vec<i32>,
     /// Resource limits `(resource, soft, hard)` for everything but the guest itself.
     pub rlimits: Vec<(u32, u64, u64)>,

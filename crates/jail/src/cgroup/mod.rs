@@ -119,6 +119,15 @@ pub struct LeafDir {
     pub v2: bool,
 }
 
+/// How a child gets into `guest`; see [`Group::entrance`].
+#[derive(Debug)]
+pub struct Entrance {
+    /// The version-two group, for a child to be born in.
+    pub birthplace: Option<OwnedFd>,
+    /// Files of version one, to which the child writes `0` while it has a single thread.
+    pub tasks: Vec<fs::File>,
+}
+
 /// The control groups of one sandbox. Dropping it leaves them in place.
 #[derive(Debug)]
 pub struct Group {
@@ -172,6 +181,22 @@ impl Group {
         Ok(false)
     }
 
+    /// Opens the ways by which a child enters `guest` on its own. Moving a process by its number makes the kernel wait
+    /// for all processors, which costs milliseconds; these do not.
+    pub fn entrance(&self) -> Result<Entrance, CgroupError> {
+        let mut entrance = Entrance { birthplace: None, tasks: Vec::new() };
+        for tree in &self.trees {
+            if tree.is_v2() {
+                entrance.birthplace = Some(open(&tree.guest())?);
+                continue;
+            }
+            let path = tree.guest().join("tasks");
+            let file = fs::OpenOptions::new().write(true).open(&path);
+            entrance.tasks.push(file.map_err(|source| CgroupError::Open { path, source })?);
+        }
+        Ok(entrance)
+    }
+
     /// Moves a process into `guest`. It must not have forked yet: its children would stay behind.
     pub fn enter_guest(&self, pid: i32) -> Result<(), CgroupError> {
         self.trees.iter().try_for_each(|tree| enter(&tree.guest(), pid))
@@ -188,7 +213,7 @@ impl Group {
                 // Leaves belong to whoever makes them, so their own files need nothing more.
                 give(tree.executions())?;
             } else {
-                give(tree.executions().join("cgroup.procs"))?;
+                give(tree.executions().join("tasks"))?;
             }
             if tree.is_v2() {
                 // To move a process one must be able to write to the nearest group that holds both ends.
@@ -199,7 +224,7 @@ impl Group {
         Ok(())
     }
 
-    /// The `box` directories whose `cgroup.procs` each execution joins itself, by writing `0`.
+    /// The `box` directories of version one whose `tasks` each execution joins itself, by writing `0`.
     pub fn join_dirs(&self) -> Result<Vec<OwnedFd>, CgroupError> {
         let shared = self.trees.iter().filter(|tree| !tree.hierarchy().has_leaves());
         shared.map(|tree| open(&tree.executions())).collect()

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub(super) type Proof = Result<String, String>;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer of a probe that is read.
 const MAX_ANSWER: u64 = 1 << 20;
+/// Ends an answer, so that nobody waits for stray processes that hold the pipe.
+const END: u8 = 0;
 /// Over this directory a probe mounts a file system that only it sees.
 const SCRATCH: &str = "/tmp";
 /// The id that a rootless sandbox's user has inside.
@@ -102,6 +104,7 @@ fn leave(say: OwnedFd, probe: impl FnOnce() -> Proof) -> ! {
     };
     let mut message = vec![sign];
     message.extend_from_slice(words.as_bytes());
+    message.push(END);
     let _ = File::from(say).write_all(&message);
     // SAFETY: ends this process at once.
     unsafe { libc::_exit(0) }
@@ -109,10 +112,10 @@ fn leave(say: OwnedFd, probe: impl FnOnce() -> Proof) -> ! {
 
 fn parse(answer: &[u8]) -> Proof {
     let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match answer.split_first() {
-        Some((b'+', rest)) => Ok(words(rest)),
-        Some((_, rest)) => Err(words(rest)),
-        None => Err("the probe died without a word".into()),
+    match answer {
+        [b'+', rest @ .., END] => Ok(words(rest)),
+        [b'-', rest @ .., END] => Err(words(rest)),
+        _ => Err("the probe died without a word".into()),
     }
 }
 
@@ -132,7 +135,12 @@ fn read_until(pipe: &OwnedFd, deadline: Instant, bytes: &mut Vec<u8>) -> io::Res
             Ok(count) if bytes.len() as u64 + count as u64 > MAX_ANSWER => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "it said too much"));
             }
-            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+            Ok(count) => {
+                bytes.extend_from_slice(&buffer[..count]);
+                if bytes.last() == Some(&END) {
+                    return Ok(());
+                }
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -196,24 +204,21 @@ impl Inner {
         let (release, released) = pipe_with(PipeFlags::CLOEXEC).failing("make a pipe")?;
         let (answer, say) = pipe_with(PipeFlags::CLOEXEC).failing("make a pipe")?;
         let forked = match slot {
-            Some(slot) => namespaces::as_owner(slot, namespaces::clone_into_namespaces),
-            None => namespaces::clone_into_namespaces(),
+            Some(slot) => namespaces::clone_as_owner(slot, None),
+            None => namespaces::clone_into_namespaces(None),
         };
         let pid = match forked.failing("create namespaces")? {
-            Forked::Child => {
-                drop((released, answer));
-                leave(say, || {
-                    File::from(release).read_exact(&mut [0]).failing("be released")?;
-                    if slot.is_some() {
-                        become_root().failing("become root of the user namespace")?;
-                    }
-                    probe()
-                })
-            }
             Forked::Parent { pid, .. } => pid,
+            Forked::Child => leave(say, || {
+                drop(released);
+                File::from(release).read_exact(&mut [0]).failing("be released")?;
+                if slot.is_some() {
+                    become_root().failing("become root of the user namespace")?;
+                }
+                probe()
+            }),
         };
         let inner = Self { pid, answer };
-        drop((release, say));
         match slot {
             Some(slot) => namespaces::map_block(pid, slot),
             None => namespaces::map_single(pid, USER_ID),
@@ -273,11 +278,6 @@ pub(super) fn refused<T>(what: &str, result: io::Result<T>, errno: i32) -> Resul
         Err(error) => Err(format!("{what} failed for another reason than it should: {error}")),
         Ok(_) => Err(format!("{what} was not refused")),
     }
-}
-
-/// A descriptor of `/proc/self/fd` as a path.
-pub(super) fn descriptor_path(fd: &OwnedFd) -> std::path::PathBuf {
-    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
 #[cfg(test)]

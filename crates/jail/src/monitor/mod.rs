@@ -104,12 +104,13 @@ struct Service {
 
 impl Service {
     fn serve(&mut self) -> io::Result<SandboxState> {
+        let mut behind = false;
         loop {
             let now = boottime();
             if now >= self.deadline {
                 return Ok(SandboxState::Expired);
             }
-            let ready = self.wait(self.deadline - now)?;
+            let ready = self.wait(if behind { Duration::ZERO } else { self.deadline - now })?;
             if ready.guest.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && !self.hear_guest() {
                 let expired = boottime() >= self.deadline;
                 return Ok(if expired { SandboxState::Expired } else { SandboxState::Lost });
@@ -125,7 +126,7 @@ impl Service {
                     self.hear_client(id);
                 }
             }
-            self.pump();
+            behind = self.pump();
             if let Some(state) = self.ending {
                 return Ok(state);
             }
@@ -578,17 +579,20 @@ impl Service {
         }
     }
 
-    /// Moves everything that can move: spools to their followers, bytes to sockets, credit to the guest.
-    fn pump(&mut self) {
+    /// Moves everything that can move: spools to their followers, bytes to sockets, credit to the guest. Whether a
+    /// follower that would take more has been left behind, for the sake of the others.
+    fn pump(&mut self) -> bool {
+        let mut behind = false;
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
-            self.pump_follower(id);
+            let unread = self.pump_follower(id);
             let Some(client) = self.clients.get_mut(&id) else { continue };
             if client.link.flush().is_err() {
                 self.drop_client(id);
                 continue;
             }
             if client.link.pending() == 0 {
+                behind |= unread;
                 let owed = std::mem::take(&mut client.owed);
                 let conversation = match &client.role {
                     Role::Follower { exec, .. } => Some(exec.0),
@@ -607,22 +611,25 @@ impl Service {
         }
         // An error here shows as the guest's end at the next read.
         let _ = self.guest.flush();
+        behind
     }
 
-    fn pump_follower(&mut self, id: u64) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        let Role::Follower { exec, reader, started, .. } = &mut client.role else { return };
+    /// Gives a follower what there is for it, as far as its buffer goes; true if the buffer was the limit.
+    fn pump_follower(&mut self, id: u64) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
+        let Role::Follower { exec, reader, started, .. } = &mut client.role else { return false };
         let Some(execution) = self.executions.get(&exec.0) else {
             // Forgotten while being followed from afar.
             let error = no_such_execution(*exec);
-            return self.finish(id, &Answer::Failed(error));
+            self.finish(id, &Answer::Failed(error));
+            return false;
         };
         if let (false, Some(start_us)) = (*started, execution.start_us) {
             *started = true;
             client.link.queue(&answer(&Answer::Started { exec: *exec, start_us }));
         }
         if !*started {
-            return;
+            return false;
         }
         if let (Some(reader), Sink::Spool(spool)) = (reader, &execution.sink) {
             while client.link.pending() < CLIENT_BUFFER {
@@ -637,15 +644,16 @@ impl Service {
                     Err(error) => {
                         let error =
                             Error::new(ErrorCode::Internal, format!("cannot read kept output: {error}"));
-                        return self.finish(id, &Answer::Failed(error));
+                        self.finish(id, &Answer::Failed(error));
+                        return false;
                     }
                 }
             }
             if client.link.pending() >= CLIENT_BUFFER {
-                return;
+                return true;
             }
         }
-        let Some(outcome) = execution.outcome else { return };
+        let Some(outcome) = execution.outcome else { return false };
         if let Sink::Dropped { stdout, stderr } = execution.sink {
             for (stream, bytes) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
                 if bytes > 0 {
@@ -659,6 +667,7 @@ impl Service {
         if direct {
             self.take_over_output(id, exec, &[0; 3]);
         }
+        false
     }
 
     /// Kills the guest, and with it everything inside; then tells those who still listen.
@@ -698,7 +707,9 @@ impl Service {
         }
         write_ended(&self.given.spool, state);
         while !self.clients.is_empty() && boottime() < until {
-            self.pump();
+            if self.pump() {
+                continue;
+            }
             let mut polled: Vec<PollFd<'_>> =
                 self.clients.values().map(|client| PollFd::new(&client.link, PollFlags::OUT)).collect();
             if !polled.is_empty() {

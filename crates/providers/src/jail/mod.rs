@@ -4,7 +4,7 @@
 mod connection;
 mod execs;
 mod files;
-mod programs;
+pub(crate) mod programs;
 mod record;
 mod sandbox;
 

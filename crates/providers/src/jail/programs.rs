@@ -7,7 +7,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::Result;
-use sha2::{Digest, Sha256};
 
 use crate::home::{Home, problem};
 
@@ -27,19 +26,21 @@ impl Programs {
     /// Writes what is missing.
     pub(crate) fn install(home: &Home) -> Result<Self> {
         let directory = home.programs();
-        Ok(Self { guest: install(&directory, "guest", GUEST)?, jail: install(&directory, "jail", JAIL)? })
+        Ok(Self {
+            guest: install(&directory, env!("BELLJAR_GUEST"), GUEST)?,
+            jail: install(&directory, env!("BELLJAR_JAIL"), JAIL)?,
+        })
     }
 }
 
+/// Writes a program under a name that holds its digest.
 fn install(directory: &Path, name: &str, program: &[u8]) -> Result<PathBuf> {
-    let digest = Sha256::digest(program);
-    let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let path = directory.join(format!("{name}-{short}"));
+    let path = directory.join(name);
     if fs::metadata(&path).is_ok_and(|found| found.len() == program.len() as u64) {
         return Ok(path);
     }
     // Written aside and renamed, so that nobody ever runs half of it; the name is this process's own.
-    let temporary = directory.join(format!(".{name}-{short}.{}", std::process::id()));
+    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
     let write = || {
         let mut file =
             OpenOptions::new().create(true).truncate(true).write(true).mode(0o755).open(&temporary)?;

@@ -48,10 +48,10 @@ fn take(settings: &mut Settings, kept: &mut BTreeMap<String, String>, key: &str,
     }
     let scope = key.strip_suffix(":registry").and_then(|scope| scope.strip_prefix('@'));
     let plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if key == "registry" || scope.is_some_and(plain) {
-        if let Some(address) = settings.keep(PackageTool::Npm, value, place) {
-            kept.insert(key.to_owned(), address.url().to_owned());
-        }
+    if (key == "registry" || scope.is_some_and(plain))
+        && let Some(address) = settings.keep(PackageTool::Npm, value, place)
+    {
+        kept.insert(key.to_owned(), address.url().to_owned());
     }
 }
 
