@@ -42,11 +42,21 @@ impl Default for SandboxSpec {
 }
 
 impl SandboxSpec {
+    /// The longest life that can be asked for.
+    pub const MAX_TTL: Duration = Duration::from_secs(365 * 86_400);
+
     /// Refuses what no provider could honour.
     pub fn check(&self) -> Result<()> {
         self.limits.check().map_err(|(field, problem)| {
             Error::new(ErrorCode::InvalidArgument, format!("limit `{field}`: {problem}"))
         })?;
+        if self.ttl.is_zero() || self.ttl > Self::MAX_TTL {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("a time to live of {:?} is out of range", self.ttl),
+            )
+            .hint("a sandbox lives for up to 365 days; it can be extended while it runs"));
+        }
         check_env(&self.env)
     }
 }

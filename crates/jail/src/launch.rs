@@ -226,7 +226,7 @@ impl Launch {
         let (host_end, guest_end) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| LaunchError::Channel { what: "the control socket", source: error.into() })?;
-        let deadline = boottime() + plan.ttl;
+        let deadline = boottime().saturating_add(plan.ttl);
         Ok(Self { plan, deadline, state, lock, spool, listener, host_end, guest_end, privileged })
     }
 

@@ -1,7 +1,5 @@
 //! Frames on a byte stream: twelve bytes of header, then the payload.
 
-use std::collections::VecDeque;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -121,30 +119,34 @@ pub(super) fn header(id: u32, kind: FrameKind, length: usize) -> [u8; HEADER_BYT
 /// refuses a frame by its header before its payload arrives.
 #[derive(Debug)]
 pub struct Decoder {
-    buffer: VecDeque<u8>,
+    buffer: Vec<u8>,
+    /// How much of the buffer has been given out.
+    taken: usize,
     max_control: usize,
 }
 
 impl Decoder {
     /// A decoder that takes control messages up to this many bytes.
     pub fn new(max_control: usize) -> Self {
-        Self { buffer: VecDeque::new(), max_control }
+        Self { buffer: Vec::new(), taken: 0, max_control }
     }
 
     /// Takes bytes from the wire.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.buffer.extend(bytes);
+        if self.taken == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(4 * MAX_DATA);
+        } else if self.taken > 0 {
+            self.buffer.drain(..self.taken);
+        }
+        self.taken = 0;
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// The next complete frame, if there is one.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, CodecError> {
-        if self.buffer.len() < HEADER_BYTES {
-            return Ok(None);
-        }
-        let mut head = [0; HEADER_BYTES];
-        for (slot, byte) in head.iter_mut().zip(&self.buffer) {
-            *slot = *byte;
-        }
+        let waiting = &self.buffer[self.taken..];
+        let Some((head, rest)) = waiting.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (length, id) = (word(0) as usize, word(4));
         if head[9] > 2 || head[10] != 0 || head[11] != 0 {
@@ -159,14 +161,9 @@ impl Decoder {
         if length > limit {
             return Err(CodecError::TooLong { length, limit });
         }
-        if self.buffer.len() < HEADER_BYTES + length {
-            return Ok(None);
-        }
-        self.buffer.drain(..HEADER_BYTES);
-        let payload = self.buffer.drain(..length).collect();
-        if self.buffer.is_empty() && self.buffer.capacity() > 4 * MAX_DATA {
-            self.buffer = VecDeque::new();
-        }
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let payload = payload.to_vec();
+        self.taken += HEADER_BYTES + length;
         Ok(Some(Frame { id, kind, payload }))
     }
 }

@@ -324,24 +324,27 @@ impl Service {
     }
 
     fn hear_client(&mut self, id: u64) {
-        loop {
+        let Some(client) = self.clients.get(&id) else { return };
+        if !self.reads_from(client) {
+            // It was only asked whether it is still there.
+            return self.drop_client(id);
+        }
+        self.take_client_frames(id);
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match client.link.fill(&mut self.buffer) {
+            Ok(Presence::Open) => self.take_client_frames(id),
+            _ => self.drop_client(id),
+        }
+    }
+
+    /// Deals with the frames that have arrived from a client, as long as it may send.
+    fn take_client_frames(&mut self, id: u64) {
+        while self.clients.get(&id).is_some_and(|client| self.reads_from(client)) {
             let Some(client) = self.clients.get_mut(&id) else { return };
-            let frame = match client.link.next_frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => match client.link.fill(&mut self.buffer) {
-                    Ok(Presence::Open) => match client.link.next_frame() {
-                        Ok(Some(frame)) => frame,
-                        Ok(None) => return,
-                        Err(_) => return self.drop_client(id),
-                    },
-                    _ => return self.drop_client(id),
-                },
+            match client.link.next_frame() {
+                Ok(Some(frame)) => self.on_client_frame(id, &frame),
+                Ok(None) => return,
                 Err(_) => return self.drop_client(id),
-            };
-            self.on_client_frame(id, &frame);
-            let reads_on = self.clients.get(&id).is_some_and(|client| self.reads_from(client));
-            if !reads_on {
-                return;
             }
         }
     }
@@ -402,7 +405,7 @@ impl Service {
                 self.finish(client, &status);
             }
             Request::Extend { ttl } => {
-                self.deadline = boottime() + ttl;
+                self.deadline = boottime().saturating_add(ttl);
                 let deadline_ms = guest_deadline(self.deadline);
                 self.guest.queue(&Frame::control(0, &wire::Request::Deadline { deadline_ms }));
                 let status = self.status();
@@ -585,6 +588,8 @@ impl Service {
         let mut behind = false;
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
+            // Its input may have been waiting for credit that has come meanwhile.
+            self.take_client_frames(id);
             let unread = self.pump_follower(id);
             let Some(client) = self.clients.get_mut(&id) else { continue };
             if client.link.flush().is_err() {
@@ -729,7 +734,7 @@ struct Ready {
 
 /// The guest keeps the same deadline a little later, so that a living monitor is the one to say why it ended.
 pub(crate) fn guest_deadline(deadline: Duration) -> u64 {
-    (deadline + Duration::from_millis(200)).as_millis() as u64
+    u64::try_from(deadline.saturating_add(Duration::from_millis(200)).as_millis()).unwrap_or(u64::MAX)
 }
 
 fn answer(answer: &Answer) -> Frame {

@@ -31,12 +31,12 @@ pub(super) async fn execute(state_dir: &Path, request: ExecRequest) -> Result<Ex
     Ok(ExecResult::collect(events))
 }
 
+/// Follows a command from its start, or says why it could not be started or found.
 async fn follow(state_dir: &Path, request: Request) -> Result<JailHandle> {
     let (sender, receiver) = connection::open(state_dir, request).await?;
-    Ok(JailHandle {
-        sender: Mutex::new(sender),
-        receiver: Mutex::new(Following { receiver, finished: false }),
-    })
+    let mut following = Following { receiver, first: None, finished: false };
+    following.first = following.next().await?;
+    Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
 }
 
 impl JailExecs {
@@ -88,26 +88,31 @@ struct JailHandle {
 
 struct Following {
     receiver: Receiver,
+    /// Read ahead, when following began.
+    first: Option<ExecEvent>,
     finished: bool,
+}
+
+impl Following {
+    async fn next(&mut self) -> Result<Option<ExecEvent>> {
+        if let Some(event) = self.first.take() {
+            return Ok(Some(event));
+        }
+        while !self.finished {
+            let Some(incoming) = self.receiver.next().await? else { return Err(connection::lost()) };
+            if let Some(event) = event(incoming)? {
+                self.finished = matches!(event, ExecEvent::Finished { .. });
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
 }
 
 #[async_trait]
 impl ExecHandle for JailHandle {
     async fn next(&self) -> Result<Option<ExecEvent>> {
-        let mut following = self.receiver.lock().await;
-        loop {
-            if following.finished {
-                return Ok(None);
-            }
-            match following.receiver.next().await? {
-                Some(incoming) => {
-                    let Some(event) = event(incoming)? else { continue };
-                    following.finished = matches!(event, ExecEvent::Finished { .. });
-                    return Ok(Some(event));
-                }
-                None => return Err(connection::lost()),
-            }
-        }
+        self.receiver.lock().await.next().await
     }
 
     async fn write(&self, input: Bytes) -> Result<()> {

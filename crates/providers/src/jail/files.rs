@@ -53,6 +53,12 @@ async fn next_event(receiver: &mut Receiver) -> Result<Event> {
     }
 }
 
+/// Why feeding an operation came to an end before the content did.
+enum Stopped {
+    BySource(Error),
+    ByMonitor,
+}
+
 /// Feeds an operation and waits for its end, which may come before all was fed.
 async fn send(
     state_dir: &Path,
@@ -64,23 +70,22 @@ async fn send(
     let mut sent = 0;
     let feed = async {
         while let Some(piece) = content.next().await {
-            let piece = piece?;
+            let piece = piece.map_err(Stopped::BySource)?;
             // An empty piece would mean the end.
             if !piece.is_empty() {
-                sender.send_input(&piece).await?;
+                sender.send_input(&piece).await.map_err(|_| Stopped::ByMonitor)?;
                 sent += piece.len() as u64;
             }
         }
-        sender.send_input(&[]).await
+        sender.send_input(&[]).await.map_err(|_| Stopped::ByMonitor)
     };
     let outcome = tokio::select! {
         biased;
         event = next_event(&mut receiver) => event,
         fed = feed => match fed {
-            Ok(()) => next_event(&mut receiver).await,
-            // If the other side closed, it has said why; a fault of the source is told as it is.
-            Err(error) if error.code == ErrorCode::Lost => next_event(&mut receiver).await,
-            Err(error) => Err(error),
+            Err(Stopped::BySource(error)) => Err(error),
+            // A monitor that closed has said why.
+            Ok(()) | Err(Stopped::ByMonitor) => next_event(&mut receiver).await,
         },
     };
     outcome.map(|_| sent)
