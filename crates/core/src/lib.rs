@@ -4,6 +4,8 @@
 //! Nothing here does I/O, starts a thread or knows an operating system; everything may depend on it, and it depends
 //! on no other crate of the workspace.
 
+#![forbid(unsafe_code)]
+
 mod capability;
 #[cfg(feature = "conformance")]
 pub mod conformance;

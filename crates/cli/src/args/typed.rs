@@ -339,8 +339,8 @@ pub(crate) struct RmArgs {
     /// Also those that are running; one that is gone already is no error
     #[arg(long, short)]
     pub(crate) force: bool,
-    /// The sandboxes
-    #[arg(value_name = "ID", required = true)]
+    /// The sandboxes; with --force there may be none
+    #[arg(value_name = "ID", required_unless_present = "force")]
     pub(crate) ids: Vec<String>,
 }
 

@@ -1,0 +1,59 @@
+//! The house keeps its arrows: crates depend downward only, and `unsafe` stays where the walls are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Which crates of the workspace each may depend on. Arrows point down; a new one needs a reason.
+const ALLOWED: [(&str, &[&str]); 5] = [
+    ("belljar-core", &[]),
+    ("belljar-guest", &["belljar-core"]),
+    ("belljar-jail", &["belljar-core"]),
+    ("belljar-providers", &["belljar-core", "belljar-jail"]),
+    ("belljar", &["belljar-core", "belljar-providers"]),
+];
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+#[test]
+fn arrows_point_down() {
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.into_iter().collect();
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} has no place in the house yet"));
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let target = dependency["name"].as_str().unwrap();
+            let inside = target == "belljar" || target.starts_with("belljar-");
+            assert!(!inside || allowed.contains(&target), "{name} must not know {target}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_lives_with_the_walls() {
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        if ["belljar-jail", "belljar-guest"].contains(&name) {
+            continue;
+        }
+        for target in package["targets"].as_array().unwrap() {
+            let kinds = target["kind"].as_array().unwrap();
+            if kinds.iter().any(|kind| kind == "lib" || kind == "bin") {
+                let root = target["src_path"].as_str().unwrap();
+                let source = std::fs::read_to_string(Path::new(root)).unwrap();
+                assert!(source.contains("#![forbid(unsafe_code)]"), "{root} does not forbid unsafe code");
+            }
+        }
+    }
+}
