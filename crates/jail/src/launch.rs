@@ -5,7 +5,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, getrlimit, wait};
 
-use crate::cgroup::{self, CgroupError, Group, Layout};
+use crate::cgroup::{self, CgroupError, Group, Layout, Probe};
 use crate::clock::boottime;
 use crate::control::{LOCK_FILE, SOCKET_FILE, SPOOL_DIR};
 use crate::inside::{
@@ -174,12 +174,12 @@ fn read_plan() -> Result<Plan, LaunchError> {
 struct Launch {
     plan: Plan,
     deadline: Duration,
-    state: File,
     lock: File,
     spool: OwnedFd,
     listener: OwnedFd,
     host_end: OwnedFd,
-    guest_end: OwnedFd,
+    /// Ours only until the guest has it, or its going away would go unnoticed.
+    guest_end: Option<OwnedFd>,
     privileged: Option<Privileged>,
 }
 
@@ -212,39 +212,41 @@ impl Launch {
             .map_err(at(LOCK_FILE))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| LaunchError::InUse(dir.clone()))?;
-        let privileged = if rustix::process::geteuid().is_root() { Some(take_slot(&plan)?) } else { None };
         let spool_path = dir.join(SPOOL_DIR);
         DirBuilder::new().mode(0o700).create(&spool_path).map_err(at(SPOOL_DIR))?;
-        if let Some(Privileged { slot, .. }) = &privileged {
-            chown(&spool_path, Some(slot.owner_id()), Some(slot.owner_id())).map_err(at(SPOOL_DIR))?;
-        }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let spool =
             rustix::fs::open(&spool_path, flags, Mode::empty()).map_err(|e| at(SPOOL_DIR)(e.into()))?;
         let listener = listen_in(&state)
             .map_err(|source| LaunchError::Channel { what: "the monitor's socket", source })?;
-        let (host_end, guest_end) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|error| LaunchError::Channel { what: "the control socket", source: error.into() })?;
+        let (host_end, guest_end) = stream_pair("the control socket")?;
+        // Last, because from here on there is something to take down.
+        let privileged = if rustix::process::geteuid().is_root() { Some(take_slot(&plan)?) } else { None };
         let deadline = boottime().saturating_add(plan.ttl);
-        Ok(Self { plan, deadline, state, lock, spool, listener, host_end, guest_end, privileged })
+        Ok(Self { plan, deadline, lock, spool, listener, host_end, guest_end: Some(guest_end), privileged })
     }
 
-    fn build(self) -> Result<Running, LaunchError> {
-        match self.try_build() {
-            Ok(built) => self.hand_over(built),
+    fn build(mut self) -> Result<Running, LaunchError> {
+        let handed_over = self.try_build().and_then(|built| self.fork_monitor(built));
+        let Self { plan, spool, lock, privileged, .. } = self;
+        let running = Running { state_dir: plan.state_dir, spool, _lock: lock, privileged };
+        match handed_over {
+            Ok(ready) => {
+                report(&Report::Ready(ready));
+                Ok(running)
+            }
             Err(error) => {
-                if let Some(Privileged { group, .. }) = &self.privileged {
-                    let _ = group.kill();
-                    let _ = group.remove();
-                }
+                running.remove_cgroups();
                 Err(error)
             }
         }
     }
 
     /// Forks the child, gives it its ids, cgroups and file system, and sees it become the guest.
-    fn try_build(&self) -> Result<Built, LaunchError> {
+    fn try_build(&mut self) -> Result<Built, LaunchError> {
+        let Some(guest_end) = self.guest_end.take() else {
+            return Err(LaunchError::InUse(self.plan.state_dir.clone()));
+        };
         let channel =
             |what| move |error: rustix::io::Errno| LaunchError::Channel { what, source: error.into() };
         let guest = File::open(&self.plan.guest)
@@ -252,7 +254,12 @@ impl Launch {
         let program = seccomp::compile(Profile::default());
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
         let mut entrance = None;
+        let mut probe = None;
         if let Some(Privileged { slot, group }) = &self.privileged {
+            std::os::unix::fs::fchown(&self.spool, Some(slot.owner_id()), Some(slot.owner_id())).map_err(
+                |error| LaunchError::State { path: self.plan.state_dir.join(SPOOL_DIR), source: error },
+            )?;
+            probe = Some(group.probe()?);
             group.delegate(slot.root_id(), slot.root_id())?;
             entrance = Some(group.entrance()?);
             join_dirs = group.join_dirs()?;
@@ -283,7 +290,7 @@ impl Launch {
                     plan: &self.plan,
                     rootless: self.privileged.is_none(),
                     guest: guest.as_fd(),
-                    control: self.guest_end.as_fd(),
+                    control: guest_end.as_fd(),
                     cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
                     cgroups: &cgroups,
                     seccomp: &program,
@@ -313,7 +320,7 @@ impl Launch {
                 rustix::mount::UnmountFlags::DETACH,
             );
         }
-        Ok(Built { pidfd: child.keep(), pid, disk: tree.map(|tree| tree.disk) })
+        Ok(Built { pidfd: child.keep(), pid, probe, disk: tree.map(|tree| tree.disk) })
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -410,47 +417,46 @@ impl Launch {
     }
 
     /// Forks the monitor, which from then on is the sandbox's only voice.
-    fn hand_over(self, built: Built) -> Result<Running, LaunchError> {
-        let probe = match &self.privileged {
-            Some(Privileged { group, .. }) => Some(group.probe()?),
-            None => None,
-        };
-        let losses = self.losses();
-        let slot = self.privileged.as_ref().map(|privileged| privileged.slot.number());
-        let Self { plan, deadline, state, lock, spool, listener, host_end, guest_end, privileged } = self;
-        drop(guest_end);
+    fn fork_monitor(&self, built: Built) -> Result<Ready, LaunchError> {
         // SAFETY: the process is single-threaded, so the child may go on as after any fork.
         match check(unsafe { libc::fork() }).map_err(LaunchError::Monitor)? {
             0 => {
-                let tie = io::stdin().as_fd().try_clone_to_owned().ok();
-                let owner = privileged.as_ref().map(|privileged| privileged.slot.owner_id());
-                let monitor = Monitor {
-                    guest: host_end,
-                    guest_process: built.pidfd,
-                    listener,
-                    tie,
-                    deadline,
-                    probe,
-                    disk: built.disk,
-                    spool,
-                    peer_uid: rustix::process::geteuid().as_raw(),
-                };
-                let status = match confine_monitor(owner, &monitor.spool).and_then(|()| monitor.run()) {
+                let status = match self.monitor(built) {
                     Ok(_) => 0,
                     Err(error) => {
-                        eprintln!("[sandbox {}] monitor: {error}", plan.id);
+                        eprintln!("[sandbox {}] monitor: {error}", self.plan.id);
                         1
                     }
                 };
-                drop((lock, privileged));
                 std::process::exit(status)
             }
-            monitor_pid => {
-                report(&Report::Ready(Ready { guest_pid: built.pid, monitor_pid, slot, losses }));
-                let spool = spool.try_clone().map_err(LaunchError::Monitor)?;
-                Ok(Running { state_dir: plan.state_dir, spool, _state: state, _lock: lock, privileged })
-            }
+            monitor_pid => Ok(Ready {
+                guest_pid: built.pid,
+                monitor_pid,
+                slot: self.privileged.as_ref().map(|privileged| privileged.slot.number()),
+                losses: self.losses(),
+            }),
         }
+    }
+
+    /// In the monitor's process: gives up everything and serves.
+    fn monitor(&self, built: Built) -> io::Result<SandboxState> {
+        let monitor = Monitor {
+            guest: self.host_end.try_clone()?,
+            guest_process: built.pidfd,
+            listener: self.listener.try_clone()?,
+            tie: Some(io::stdin().as_fd().try_clone_to_owned()?),
+            deadline: self.deadline,
+            probe: built.probe,
+            disk: built.disk,
+            spool: self.spool.try_clone()?,
+            peer_uid: rustix::process::geteuid().as_raw(),
+        };
+        confine_monitor(
+            self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()),
+            &monitor.spool,
+        )?;
+        monitor.run()
     }
 }
 
@@ -573,6 +579,7 @@ impl Drop for Child {
 struct Built {
     pid: i32,
     pidfd: OwnedFd,
+    probe: Option<Probe>,
     disk: Option<OwnedFd>,
 }
 
@@ -580,7 +587,6 @@ struct Built {
 struct Running {
     state_dir: PathBuf,
     spool: OwnedFd,
-    _state: File,
     _lock: File,
     privileged: Option<Privileged>,
 }
@@ -594,14 +600,18 @@ impl Running {
             unsafe { libc::close(fd) };
         }
         while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
+        self.remove_cgroups();
+        write_ended(&self.spool, SandboxState::Lost);
+        let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
+        let _ = fs::remove_dir(self.state_dir.join("stage"));
+    }
+
+    fn remove_cgroups(&self) {
         if let Some(Privileged { group, .. }) = &self.privileged {
             let _ = group.kill();
             if let Err(error) = group.remove() {
                 eprintln!("cannot remove cgroups: {error}");
             }
         }
-        write_ended(&self.spool, SandboxState::Lost);
-        let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
-        let _ = fs::remove_dir(self.state_dir.join("stage"));
     }
 }

@@ -11,7 +11,7 @@ mod sandbox;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, Command};
 
 use self::programs::Programs;
-use self::record::{BuiltRecord, Lease};
+use self::record::{BuiltRecord, Lease, Remains, is_alive, remains};
 use self::sandbox::{Jailed, blocking, info};
 use crate::home::{Home, problem};
 use crate::template::{self, Template, TemplateError};
@@ -206,7 +206,8 @@ impl Provider for Jail {
             sweep::orphans();
             let entries = fs::read_dir(&directory).map_err(|error| problem(&directory, &error))?;
             let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-            Ok(names.filter_map(|name| name.parse::<SandboxId>().ok()).collect::<Vec<_>>())
+            let ids = names.filter_map(|name| name.parse::<SandboxId>().ok());
+            Ok(ids.filter(|id| is_listed(&directory.join(id.as_str()))).collect::<Vec<_>>())
         })
         .await?;
         let mut sandboxes = Vec::new();
@@ -218,6 +219,22 @@ impl Provider for Jail {
         }
         sandboxes.sort_by_key(|info| std::cmp::Reverse(info.created_ms));
         Ok(sandboxes)
+    }
+}
+
+/// Whether a sandbox is to be seen; removes what nobody will ask for any more.
+fn is_listed(directory: &Path) -> bool {
+    let Some(lease) = Lease::read(directory) else { return false };
+    if is_alive(directory) {
+        return true;
+    }
+    match remains(directory, &lease) {
+        Remains::Fresh => false,
+        Remains::Kept => true,
+        Remains::Forgotten => {
+            let _ = fs::remove_dir_all(directory);
+            false
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_core::{Result, SandboxId, SandboxSpec, SandboxState};
 use belljar_jail::control::{ENDED_FILE, Ended, LOCK_FILE, SPOOL_DIR};
@@ -63,6 +63,50 @@ impl BuiltRecord {
 
     pub(super) fn read(directory: &Path) -> Self {
         read_json(&directory.join(BUILT_FILE)).unwrap_or_default()
+    }
+}
+
+/// What a sandbox's directory says about it, when nobody lives there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remains {
+    /// It is being made, or has just ended: not ours to judge yet.
+    Fresh,
+    /// It ended, and its record is kept for whoever made it.
+    Kept,
+    /// Nobody will ask for it again.
+    Forgotten,
+}
+
+/// A launch is over by then, one way or the other.
+const LAUNCH: Duration = Duration::from_secs(120);
+/// How long the record of an ended sandbox is kept.
+const RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// Judges the directory of a sandbox that is not alive.
+pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
+    let now = SystemTime::now();
+    let age = now.duration_since(UNIX_EPOCH + Duration::from_millis(lease.created_ms)).unwrap_or_default();
+    let ended =
+        fs::symlink_metadata(directory.join(SPOOL_DIR).join(ENDED_FILE)).and_then(|found| found.modified());
+    let since_end = ended.ok().map(|end| now.duration_since(end).unwrap_or_default());
+    match since_end {
+        None if age < LAUNCH => Remains::Fresh,
+        None if lease.spec.tied_to_creator => Remains::Forgotten,
+        // Its creator removes it in a moment, if it lives.
+        Some(since) if lease.spec.tied_to_creator => {
+            if since < LAUNCH {
+                Remains::Fresh
+            } else {
+                Remains::Forgotten
+            }
+        }
+        since => {
+            if since.unwrap_or(age) < RETENTION {
+                Remains::Kept
+            } else {
+                Remains::Forgotten
+            }
+        }
     }
 }
 
