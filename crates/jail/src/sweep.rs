@@ -13,14 +13,19 @@ pub fn orphans() -> usize {
         return 0;
     }
     let Ok(layout) = Layout::detect() else { return 0 };
-    let directory = Path::new(slot::DIRECTORY);
     let slots = layout.slots().into_iter().filter(|number| *number < SLOTS);
-    slots
-        .filter(|number| slot::try_hold(directory, *number).is_some_and(|_held| remove(&layout, *number)))
-        .count()
+    slots.filter(|number| remove_unheld(&layout, *number)).count()
 }
 
-fn remove(layout: &Layout, number: u32) -> bool {
+/// The same for one slot, whose sandbox is known to have ended.
+pub fn slot(number: u32) {
+    if let Ok(layout) = Layout::detect() {
+        remove_unheld(&layout, number);
+    }
+}
+
+fn remove_unheld(layout: &Layout, number: u32) -> bool {
+    let Some(_held) = slot::try_hold(Path::new(slot::DIRECTORY), number) else { return false };
     let Some(group) = Group::open_existing(layout, number) else { return false };
     group.kill().is_ok() && group.remove().is_ok()
 }

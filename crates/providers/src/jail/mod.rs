@@ -179,7 +179,7 @@ impl Provider for Jail {
         Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
         let (ready, mut stdin) = self.launch(&self.plan(&id, &spec, template)).await?;
-        BuiltRecord { losses: ready.losses }.write(&state_dir)?;
+        BuiltRecord { slot: ready.slot, losses: ready.losses }.write(&state_dir)?;
         let tie = if spec.tied_to_creator {
             Some(stdin)
         } else {

@@ -29,6 +29,7 @@ pub(super) struct Lease {
 /// What the launcher said it built.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct BuiltRecord {
+    pub(super) slot: Option<u32>,
     pub(super) losses: Vec<String>,
 }
 

@@ -114,13 +114,23 @@ async fn end(state_dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// If the launcher itself was killed, its cgroups are still there.
+fn sweep_slot(state_dir: &Path) {
+    if let Some(slot) = BuiltRecord::read(state_dir).slot {
+        sweep::slot(slot);
+    }
+}
+
 async fn remove(state_dir: &Path) -> Result<()> {
     let state_dir = state_dir.to_owned();
-    blocking(move || match fs::remove_dir_all(&state_dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(crate::home::problem(&state_dir, &error))
+    blocking(move || {
+        sweep_slot(&state_dir);
+        match fs::remove_dir_all(&state_dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(crate::home::problem(&state_dir, &error))
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
     })
     .await
 }
@@ -183,9 +193,9 @@ impl Control for JailControl {
 
     async fn kill(&self) -> Result<()> {
         end(&self.state_dir).await?;
-        // If the launcher itself was killed, its cgroups are still there.
-        blocking(|| {
-            sweep::orphans();
+        let state_dir = self.state_dir.clone();
+        blocking(move || {
+            sweep_slot(&state_dir);
             Ok(())
         })
         .await
