@@ -1,0 +1,257 @@
+//! What clients ask: executions, files, and the sandbox's own state.
+
+use belljar_core::wire::{self, Frame, FrameKind};
+use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxState, SandboxStats, Stdin};
+
+use super::client::Role;
+use super::execution::{Execution, Sink};
+use super::input::Input;
+use super::link::Presence;
+use super::{FIRST_FILE_CONVERSATION, Service, answer, guest_deadline, no_such_execution};
+use crate::cgroup::Probe;
+use crate::clock::boottime;
+use crate::control::{Answer, Open, PROTOCOL, Request};
+use crate::spool::{Bounds, Spool};
+
+impl Service {
+    pub(super) fn hear_client(&mut self, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        if !self.reads_from(client) {
+            // It was only asked whether it is still there.
+            return self.drop_client(id);
+        }
+        self.take_client_frames(id);
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match client.link.fill(&mut self.buffer) {
+            Ok(Presence::Open) => self.take_client_frames(id),
+            _ => self.drop_client(id),
+        }
+    }
+
+    /// Deals with the frames that have arrived from a client, as long as it may send.
+    pub(super) fn take_client_frames(&mut self, id: u64) {
+        while self.clients.get(&id).is_some_and(|client| self.reads_from(client)) {
+            let Some(client) = self.clients.get_mut(&id) else { return };
+            match client.link.next_frame() {
+                Ok(Some(frame)) => self.on_client_frame(id, &frame),
+                Ok(None) => return,
+                Err(_) => return self.drop_client(id),
+            }
+        }
+    }
+
+    pub(super) fn on_client_frame(&mut self, id: u64, frame: &Frame) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match (&mut client.role, frame.kind) {
+            (Role::New, FrameKind::Control) => match frame.message::<Open>() {
+                Ok(open) if open.protocol == PROTOCOL => self.begin(id, open.request),
+                Ok(open) => {
+                    let problem =
+                        format!("this sandbox speaks version {PROTOCOL}, the caller {}", open.protocol);
+                    let error = Error::new(ErrorCode::Version, problem)
+                        .hint("use the belljar that created it, or remove it with `belljar rm -f`");
+                    self.finish(id, &Answer::Failed(error));
+                }
+                Err(error) => {
+                    self.finish(
+                        id,
+                        &Answer::Failed(Error::new(ErrorCode::InvalidArgument, error.to_string())),
+                    );
+                }
+            },
+            (Role::Follower { exec, feeds: true, .. }, FrameKind::Data(wire::stream::INPUT)) => {
+                let exec = exec.0;
+                if let Some(execution) = self.executions.get_mut(&exec) {
+                    execution.input.push(&frame.payload);
+                    execution.input.send(exec, &mut self.guest);
+                }
+            }
+            (Role::Files { conversation, input }, FrameKind::Data(wire::stream::INPUT)) => {
+                input.push(&frame.payload);
+                input.send(*conversation, &mut self.guest);
+            }
+            _ => self.drop_client(id),
+        }
+    }
+
+    pub(super) fn begin(&mut self, client: u64, request: Request) {
+        match request {
+            Request::Exec { request, kill_on_close } => self.start_execution(client, *request, kill_on_close),
+            Request::Attach { exec } => self.attach(client, exec),
+            Request::Signal { exec, signal } => self.steer(client, exec, wire::Request::Signal { signal }),
+            Request::KillExec { exec } => self.steer(client, exec, wire::Request::Kill),
+            Request::Resize { exec, size } => self.steer(client, exec, wire::Request::Resize(size)),
+            Request::Executions => {
+                let list = self.executions.values().map(Execution::info).collect();
+                self.finish(client, &Answer::Executions(list));
+            }
+            Request::File(request) => {
+                let conversation = self.next_file;
+                self.next_file = self.next_file.checked_add(1).unwrap_or(FIRST_FILE_CONVERSATION);
+                self.guest.queue(&Frame::control(conversation, &wire::Request::File(request)));
+                self.set_role(client, Role::Files { conversation, input: Input::new() });
+            }
+            Request::Status => {
+                let status = self.status();
+                self.finish(client, &status);
+            }
+            Request::Extend { ttl } => {
+                self.deadline = boottime().saturating_add(ttl);
+                let deadline_ms = guest_deadline(self.deadline);
+                self.guest.queue(&Frame::control(0, &wire::Request::Deadline { deadline_ms }));
+                let status = self.status();
+                self.finish(client, &status);
+            }
+            Request::Kill => {
+                self.set_role(client, Role::AwaitsEnd);
+                self.ending = Some(SandboxState::Killed);
+            }
+        }
+    }
+
+    pub(super) fn set_role(&mut self, client: u64, role: Role) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.role = role;
+        }
+    }
+
+    pub(super) fn start_execution(&mut self, client: u64, request: ExecRequest, kill_on_close: bool) {
+        if let Err(error) = request.check() {
+            return self.finish(client, &Answer::Failed(error));
+        }
+        let id = self.next_exec;
+        self.next_exec += 1;
+        let sink = match request.output {
+            OutputMode::Flow => Sink::Client(client),
+            OutputMode::Spool => self.new_spool(id),
+        };
+        let alone = self.executions.values().all(|execution| execution.outcome.is_some());
+        let peak_is_ours =
+            alone && self.given.probe.as_ref().is_some_and(|probe| probe.reset_memory_peak() || id == 1);
+        let reader = match &sink {
+            Sink::Spool(spool) => Some(spool.reader()),
+            _ => None,
+        };
+        let execution = Execution {
+            id: ExecId(id),
+            command: request.command.clone(),
+            user: request.user,
+            sink,
+            input: Input::new(),
+            start_us: None,
+            outcome: None,
+            oom_baseline: self.given.probe.as_ref().and_then(|probe| probe.read().oom_kills),
+            peak_is_ours,
+        };
+        self.executions.insert(id, execution);
+        let spawn = wire::Spawn {
+            command: request.command,
+            cwd: request.cwd,
+            env: request.env,
+            user: request.user,
+            stdin: request.stdin,
+            pty: request.pty,
+            timeout_ms: u64::try_from(request.timeout.as_millis()).unwrap_or(u64::MAX),
+            output: request.output,
+        };
+        self.guest.queue(&Frame::control(id, &wire::Request::Spawn(spawn)));
+        let feeds = request.stdin == Stdin::Piped || request.pty.is_some();
+        self.set_role(
+            client,
+            Role::Follower { exec: ExecId(id), reader, started: false, feeds, kill_on_close },
+        );
+    }
+
+    pub(super) fn new_spool(&self, id: u32) -> Sink {
+        match Spool::create(&self.given.spool, &id.to_string(), Bounds::default()) {
+            Ok(spool) => Sink::Spool(spool),
+            Err(error) => {
+                eprintln!("[exec {id}] cannot keep output: {error}");
+                Sink::Dropped { stdout: 0, stderr: 0 }
+            }
+        }
+    }
+
+    pub(super) fn attach(&mut self, client: u64, exec: ExecId) {
+        let role = match self.executions.get(&exec.0).map(|execution| &execution.sink) {
+            Some(Sink::Spool(spool)) => {
+                let reader = Some(spool.reader());
+                Role::Follower { exec, reader, started: false, feeds: true, kill_on_close: false }
+            }
+            Some(_) => {
+                let error = Error::new(ErrorCode::NotFound, format!("the output of execution {exec} was not kept"))
+                    .hint("it went straight to its caller; start it in the background with `belljar exec -d` to keep it");
+                return self.finish(client, &Answer::Failed(error));
+            }
+            None => return self.finish(client, &Answer::Failed(no_such_execution(exec))),
+        };
+        self.set_role(client, role);
+    }
+
+    pub(super) fn steer(&mut self, client: u64, exec: ExecId, request: wire::Request) {
+        let reply = if self.executions.contains_key(&exec.0) {
+            self.guest.queue(&Frame::control(exec.0, &request));
+            Answer::Done
+        } else {
+            Answer::Failed(no_such_execution(exec))
+        };
+        self.finish(client, &reply);
+    }
+
+    pub(super) fn status(&self) -> Answer {
+        let usage = self.given.probe.as_ref().map(Probe::read);
+        let disk_bytes = self
+            .given
+            .disk
+            .as_ref()
+            .and_then(|disk| rustix::fs::fstatvfs(disk).ok())
+            .map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_frsize);
+        let stats = SandboxStats {
+            cpu_ms: usage.as_ref().and_then(|usage| usage.cpu_usec).map(|us| us / 1000),
+            memory_bytes: usage.as_ref().and_then(|usage| usage.memory_current),
+            peak_memory_bytes: usage.as_ref().and_then(|usage| usage.memory_peak),
+            processes: usage.as_ref().and_then(|usage| usage.pids_current),
+            oom_kills: usage.as_ref().and_then(|usage| usage.oom_kills),
+            disk_bytes,
+            executions: self.executions.values().filter(|execution| execution.outcome.is_none()).count()
+                as u32,
+        };
+        Answer::Status { remaining: self.deadline.saturating_sub(boottime()), stats }
+    }
+
+    /// Says the last word to a client.
+    pub(super) fn finish(&mut self, client: u64, last: &Answer) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.link.queue(&answer(last));
+            client.role = Role::Closing;
+        }
+    }
+
+    pub(super) fn answer_followers(&mut self, exec: ExecId, last: &Answer) {
+        for client in self.clients.values_mut() {
+            if matches!(&client.role, Role::Follower { exec: followed, .. } if *followed == exec) {
+                client.link.queue(&answer(last));
+                client.role = Role::Closing;
+            }
+        }
+    }
+
+    /// A connection closed, or broke the rules.
+    pub(super) fn drop_client(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        match client.role {
+            Role::Follower { exec, kill_on_close, .. } => {
+                let running =
+                    self.executions.get(&exec.0).is_some_and(|execution| execution.outcome.is_none());
+                if kill_on_close && running {
+                    self.guest.queue(&Frame::control(exec.0, &wire::Request::Kill));
+                }
+                self.grant(exec.0, client.owed);
+            }
+            Role::Files { conversation, .. } => {
+                self.guest.queue(&Frame::control(conversation, &wire::Request::Kill));
+            }
+            Role::New | Role::AwaitsEnd | Role::Closing => {}
+        }
+    }
+}

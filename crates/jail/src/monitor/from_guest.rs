@@ -1,0 +1,185 @@
+//! What the guest says: output, ends, answers about files.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use belljar_core::wire::{self, Event, Exit, Frame, FrameKind};
+use belljar_core::{ExecId, Stream, Usage};
+use rustix::fs::{Mode, OFlags};
+
+use super::client::Role;
+use super::execution::{Outcome, Sink, termination};
+use super::link::Presence;
+use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, Service, answer, stream_number};
+use crate::cgroup::Probe;
+use crate::control::{Answer, CONVERSATION};
+
+impl Service {
+    /// Takes what the guest sent; false when it is gone.
+    pub(super) fn hear_guest(&mut self) -> bool {
+        let present = matches!(self.guest.fill(&mut self.buffer), Ok(Presence::Open));
+        loop {
+            match self.guest.next_frame() {
+                Ok(Some(frame)) => self.on_guest_frame(&frame),
+                Ok(None) => return present,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    pub(super) fn on_guest_frame(&mut self, frame: &Frame) {
+        if frame.id >= FIRST_FILE_CONVERSATION {
+            self.on_file_frame(frame);
+            return;
+        }
+        if let FrameKind::Data(number) = frame.kind {
+            return self.on_output(frame, number);
+        }
+        let Some(execution) = self.executions.get_mut(&frame.id) else { return };
+        match frame.kind {
+            FrameKind::Data(_) => {}
+            FrameKind::Credit(_) => {
+                execution.input.grant(frame.credit_bytes().unwrap_or(0));
+                execution.input.send(frame.id, &mut self.guest);
+            }
+            FrameKind::Control => match frame.message() {
+                Ok(Event::Started { start_us, .. }) => execution.start_us = Some(start_us),
+                Ok(Event::Exited(exit)) => self.on_exit(frame.id, &exit),
+                Ok(Event::Failed(error)) => {
+                    self.executions.remove(&frame.id);
+                    self.answer_followers(ExecId(frame.id), &Answer::Failed(error));
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// Output goes to the client that takes it directly, or is kept.
+    pub(super) fn on_output(&mut self, frame: &Frame, number: u8) {
+        let stream = if number == wire::stream::ERROR { Stream::Stderr } else { Stream::Stdout };
+        match self.executions.get(&frame.id).map(|execution| &execution.sink) {
+            Some(Sink::Client(client)) if self.follows(*client, ExecId(frame.id)) => {
+                self.pass_on(*client, frame)
+            }
+            None => {}
+            _ if frame.payload.is_empty() => {}
+            Some(Sink::Client(_)) => {
+                // Its caller is gone or has its answer; what comes now is kept like any other output.
+                let sink = self.new_spool(frame.id);
+                self.keep(frame.id, Some(sink), stream, frame);
+            }
+            Some(_) => self.keep(frame.id, None, stream, frame),
+        }
+    }
+
+    pub(super) fn follows(&self, client: u64, exec: ExecId) -> bool {
+        self.clients.get(&client).is_some_and(
+            |client| matches!(&client.role, Role::Follower { exec: followed, .. } if *followed == exec),
+        )
+    }
+
+    /// Keeps output, in a new place if one is given, and lets the guest send as much again.
+    pub(super) fn keep(&mut self, id: u32, sink: Option<Sink>, stream: Stream, frame: &Frame) {
+        let Some(execution) = self.executions.get_mut(&id) else { return };
+        if let Some(sink) = sink {
+            execution.sink = sink;
+        }
+        execution.keep(stream, &frame.payload);
+        self.guest.queue(&Frame::credit(id, stream_number(stream), frame.payload.len() as u32));
+    }
+
+    /// Lets the guest send again what a client has taken, or never will.
+    pub(super) fn grant(&mut self, conversation: u32, owed: [u32; 3]) {
+        for (stream, bytes) in owed.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+            self.guest.queue(&Frame::credit(conversation, stream as u8, bytes));
+        }
+    }
+
+    /// Hands a guest's data frame to a client at that client's pace.
+    pub(super) fn pass_on(&mut self, client: u64, frame: &Frame) {
+        let FrameKind::Data(stream) = frame.kind else { return };
+        if let Some(client) = self.clients.get_mut(&client) {
+            let passed = Frame { id: CONVERSATION, ..frame.clone() };
+            client.link.queue(&passed);
+            if let Some(owed) = client.owed.get_mut(usize::from(stream)) {
+                *owed += frame.payload.len() as u32;
+            }
+        }
+    }
+
+    pub(super) fn on_exit(&mut self, id: u32, exit: &Exit) {
+        let now = self.given.probe.as_ref().map(Probe::read);
+        let Some(execution) = self.executions.get_mut(&id) else { return };
+        let oom_kills = match (now.as_ref().and_then(|usage| usage.oom_kills), execution.oom_baseline) {
+            (Some(now), Some(before)) => Some(now.saturating_sub(before)),
+            _ => None,
+        };
+        let peak = now.and_then(|usage| usage.memory_peak).filter(|_| execution.peak_is_ours);
+        execution.outcome = Some(Outcome {
+            termination: termination(exit, oom_kills),
+            usage: Usage {
+                cpu_ms: exit.cpu_us.map(|us| us.div_ceil(1000)),
+                peak_memory_bytes: peak,
+                read_bytes: exit.read_bytes,
+                write_bytes: exit.write_bytes,
+                processes: exit.processes,
+            },
+            duration: Duration::from_micros(exit.duration_us),
+            oom_kills,
+        });
+        self.forget_old_executions();
+    }
+
+    pub(super) fn forget_old_executions(&mut self) {
+        let finished: Vec<u32> = self
+            .executions
+            .iter()
+            .filter(|(_, execution)| execution.outcome.is_some())
+            .map(|(id, _)| *id)
+            .collect();
+        let followed = |id: u32| {
+            self.clients
+                .values()
+                .any(|client| matches!(&client.role, Role::Follower { exec, .. } if exec.0 == id))
+        };
+        let surplus = finished.len().saturating_sub(KEPT_EXECUTIONS);
+        let old: Vec<u32> = finished.into_iter().take(surplus).filter(|id| !followed(*id)).collect();
+        for id in old {
+            self.executions.remove(&id);
+            remove_spool(&self.given.spool, id);
+        }
+    }
+
+    pub(super) fn on_file_frame(&mut self, frame: &Frame) {
+        let owner = self.clients.iter_mut().find(|(_, client)| {
+            matches!(&client.role, Role::Files { conversation, .. } if *conversation == frame.id)
+        });
+        let Some((id, client)) = owner.map(|(id, client)| (*id, client)) else { return };
+        match frame.kind {
+            FrameKind::Data(_) => self.pass_on(id, frame),
+            FrameKind::Credit(_) => {
+                if let Role::Files { conversation, input } = &mut client.role {
+                    input.grant(frame.credit_bytes().unwrap_or(0));
+                    input.send(*conversation, &mut self.guest);
+                }
+            }
+            FrameKind::Control => {
+                if let Ok(event) = frame.message::<Event>() {
+                    client.link.queue(&answer(&Answer::Guest(event)));
+                }
+            }
+        }
+    }
+}
+
+fn remove_spool(parent: &OwnedFd, id: u32) {
+    use rustix::fs::{AtFlags, Dir, openat, unlinkat};
+    let name = id.to_string();
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(directory) = openat(parent, &name, flags, Mode::empty()) else { return };
+    let Ok(entries) = Dir::read_from(&directory) else { return };
+    for entry in entries.flatten() {
+        let _ = unlinkat(&directory, entry.file_name(), AtFlags::empty());
+    }
+    let _ = unlinkat(parent, &name, AtFlags::REMOVEDIR);
+}

@@ -1,0 +1,109 @@
+//! Moving bytes: from spools to those who follow them, from queues to sockets, and credit back to the guest.
+
+use belljar_core::wire::Frame;
+use belljar_core::{Error, ErrorCode, Stream};
+
+use super::client::Role;
+use super::execution::{Outcome, Sink};
+use super::{CLIENT_BUFFER, Service, answer, no_such_execution, stream_number};
+use crate::control::{Answer, CONVERSATION};
+use crate::spool::Piece;
+
+impl Service {
+    /// Moves everything that can move: spools to their followers, bytes to sockets, credit to the guest. Whether a
+    /// follower that would take more has been left behind, for the sake of the others.
+    pub(super) fn pump(&mut self) -> bool {
+        let mut behind = false;
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        for id in ids {
+            // Its input may have been waiting for credit that has come meanwhile.
+            self.take_client_frames(id);
+            let unread = self.pump_follower(id);
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            if client.link.flush().is_err() {
+                self.drop_client(id);
+                continue;
+            }
+            if client.link.pending() == 0 {
+                behind |= unread;
+                let owed = std::mem::take(&mut client.owed);
+                let conversation = match &client.role {
+                    Role::Follower { exec, .. } => Some(exec.0),
+                    Role::Files { conversation, .. } => Some(*conversation),
+                    _ => None,
+                };
+                if matches!(client.role, Role::Closing) {
+                    self.clients.remove(&id);
+                }
+                if let Some(conversation) = conversation {
+                    self.grant(conversation, owed);
+                }
+            }
+        }
+        // An error here shows as the guest's end at the next read.
+        let _ = self.guest.flush();
+        behind
+    }
+
+    /// Gives a follower what there is for it, as far as its buffer goes; true if the buffer was the limit.
+    pub(super) fn pump_follower(&mut self, id: u64) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
+        let Role::Follower { exec, reader, started, .. } = &mut client.role else { return false };
+        let Some(execution) = self.executions.get(&exec.0) else {
+            // Forgotten while being followed from afar.
+            let error = no_such_execution(*exec);
+            self.finish(id, &Answer::Failed(error));
+            return false;
+        };
+        if let (false, Some(start_us)) = (*started, execution.start_us) {
+            *started = true;
+            client.link.queue(&answer(&Answer::Started { exec: *exec, start_us }));
+        }
+        if !*started {
+            return false;
+        }
+        if let (Some(reader), Sink::Spool(spool)) = (reader, &execution.sink) {
+            while client.link.pending() < CLIENT_BUFFER {
+                match reader.next(spool) {
+                    Ok(Some(Piece::Bytes(stream, bytes))) => {
+                        client.link.queue(&Frame::data(CONVERSATION, stream_number(stream), &bytes));
+                    }
+                    Ok(Some(Piece::Gap(stream, bytes))) => {
+                        client.link.queue(&answer(&Answer::Gap { stream, bytes }))
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        let error =
+                            Error::new(ErrorCode::Internal, format!("cannot read kept output: {error}"));
+                        self.finish(id, &Answer::Failed(error));
+                        return false;
+                    }
+                }
+            }
+            if client.link.pending() >= CLIENT_BUFFER {
+                return true;
+            }
+        }
+        let Some(outcome) = execution.outcome else { return false };
+        if let Sink::Dropped { stdout, stderr } = execution.sink {
+            for (stream, bytes) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+                if bytes > 0 {
+                    client.link.queue(&answer(&Answer::Gap { stream, bytes }));
+                }
+            }
+        }
+        let (exec, owed) = (*exec, std::mem::take(&mut client.owed));
+        self.finish(id, &finished(&outcome));
+        self.grant(exec.0, owed);
+        false
+    }
+}
+
+fn finished(outcome: &Outcome) -> Answer {
+    Answer::Finished {
+        termination: outcome.termination,
+        usage: outcome.usage,
+        duration_us: outcome.duration.as_micros() as u64,
+        oom_kills: outcome.oom_kills,
+    }
+}
