@@ -81,6 +81,10 @@ pub struct Account {
 }
 
 /// What the outside asks of the guest. The frame's conversation number names the execution or operation.
+///
+/// A number begins one conversation only. `Signal`, `Kill` and `Resize` for one that is not (any more) there are
+/// answered with [`Event::Failed`] (`not_found`), which may cross a normal end on its way; data and credit for it are
+/// passed over. Whatever breaks these rules, or the credit window, ends the guest and so the sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -88,12 +92,13 @@ pub enum Request {
     Init(Box<Init>),
     /// Begins an execution: [`Event::Started`] or [`Event::Failed`], data, then [`Event::Exited`].
     Spawn(Spawn),
-    /// Sends a signal to every process of this execution.
+    /// Sends a signal, 1 to 64, to every process of this execution.
     Signal {
         /// Its number.
         signal: i32,
     },
-    /// Kills every process of this execution, or breaks off this file operation.
+    /// Kills every process of this execution, also those its first process left behind, or breaks off this file
+    /// operation, which then fails as `lost`.
     Kill,
     /// Changes the size of this execution's terminal.
     Resize(PtySize),
@@ -119,9 +124,9 @@ pub struct Spawn {
     pub user: UserName,
     /// Where input comes from.
     pub stdin: Stdin,
-    /// With a terminal of this size.
+    /// With a terminal of this size; with [`Stdin::Empty`] it reads end of file at once.
     pub pty: Option<PtySize>,
-    /// How long it may run, in milliseconds.
+    /// How long its first process may run, in milliseconds from the request's arrival, on the boot clock.
     pub timeout_ms: u64,
     /// What the outside does with output; the guest itself always obeys the credit it is given.
     pub output: OutputMode,
@@ -140,7 +145,8 @@ pub struct FileRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOperation {
-    /// Sends a regular file on [`stream::OUTPUT`], up to the size it had when opened; then [`Event::Done`].
+    /// Sends a regular file on [`stream::OUTPUT`], up to the size it had when opened, and its end; then
+    /// [`Event::Done`].
     Read {
         /// Which.
         path: FilePath,
@@ -157,7 +163,7 @@ pub enum FileOperation {
         /// Of what.
         path: FilePath,
     },
-    /// [`Event::Entries`] until [`Event::Done`].
+    /// [`Event::Entries`], with paths below the one asked for, until [`Event::Done`].
     List {
         /// Of which directory.
         path: FilePath,

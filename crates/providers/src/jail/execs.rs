@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use belljar_core::wire::stream;
 use belljar_core::{
     Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, PtySize,
-    Result, Stream,
+    Result, Stdin, Stream,
 };
 use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
@@ -22,7 +22,9 @@ pub(super) struct JailExecs {
 }
 
 /// Runs a command to its end; dropping the future kills it.
-pub(super) async fn execute(state_dir: &Path, request: ExecRequest) -> Result<ExecResult> {
+pub(super) async fn execute(state_dir: &Path, mut request: ExecRequest) -> Result<ExecResult> {
+    // Nobody can send input here, and a command that waited for it would wait in vain.
+    request.stdin = Stdin::Empty;
     let handle = follow(state_dir, Request::Exec { request: Box::new(request), kill_on_close: true }).await?;
     let mut events = Vec::new();
     while let Some(event) = handle.next().await? {
