@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::landlock::{self, Reach};
 use crate::mounts::{self, Ownership};
-use crate::namespaces::{check, loopback_up};
+use crate::namespaces::{become_root, check, loopback_up};
 use crate::plan::Plan;
 use crate::seccomp::Program;
 
@@ -273,16 +273,6 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     // SAFETY: plain system call; not a group leader yet, being freshly forked.
     check(unsafe { libc::setsid() }).at(Step::Session)?;
     walls(inside)
-}
-
-fn become_root() -> io::Result<()> {
-    // SAFETY: plain system calls on numbers, in a single-threaded process.
-    unsafe {
-        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0) as i32)?;
-        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0) as i32)?;
-        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
-    }
-    Ok(())
 }
 
 /// Waits for the parent. If it built the file system, its root comes along.

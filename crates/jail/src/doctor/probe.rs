@@ -213,7 +213,7 @@ impl Inner {
                 drop(released);
                 File::from(release).read_exact(&mut [0]).failing("be released")?;
                 if slot.is_some() {
-                    become_root().failing("become root of the user namespace")?;
+                    namespaces::become_root().failing("become root of the user namespace")?;
                 }
                 probe()
             }),
@@ -259,16 +259,6 @@ impl Drop for Inner {
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
         }
     }
-}
-
-fn become_root() -> io::Result<()> {
-    // SAFETY: plain system calls on numbers, in a single-threaded process.
-    unsafe {
-        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0) as i32)?;
-        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0) as i32)?;
-        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
-    }
-    Ok(())
 }
 
 /// That a call was refused with the one error that shows the wall, and not with another or not at all.

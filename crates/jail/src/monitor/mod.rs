@@ -2,6 +2,7 @@
 //! output spools and the deadline, and serves whoever asks about the sandbox. When it ends, the guest does too.
 
 mod client;
+mod confine;
 mod execution;
 mod farewell;
 mod from_client;
@@ -10,6 +11,7 @@ mod input;
 mod link;
 mod pump;
 
+pub(crate) use self::confine::confine;
 pub(crate) use self::farewell::write_ended;
 
 use std::collections::BTreeMap;

@@ -8,26 +8,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::source::Source;
+use super::source::{Source, TOOLCHAIN_VARIABLES};
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 const OUTPUT_LIMIT: u64 = 16 << 10;
-
-/// What version managers need to find the program they stand for.
-const PASSED_ON: &[&str] = &[
-    "HOME",
-    "PATH",
-    "PYENV_ROOT",
-    "PYENV_VERSION",
-    "NVM_DIR",
-    "VOLTA_HOME",
-    "ASDF_DIR",
-    "ASDF_DATA_DIR",
-    "MISE_DATA_DIR",
-    "CARGO_HOME",
-    "RUSTUP_HOME",
-    "RUSTUP_TOOLCHAIN",
-];
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
@@ -59,7 +43,7 @@ fn ask_within(
     command
         .args(arguments)
         .env_clear()
-        .envs(PASSED_ON.iter().filter_map(|name| Some((name, source.var(name)?))))
+        .envs(TOOLCHAIN_VARIABLES.iter().filter_map(|name| Some((name, source.var(name)?))))
         // A question must not turn into a download.
         .env("RUSTUP_AUTO_INSTALL", "0")
         .env("LANG", "C.UTF-8")

@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 /// Settings larger than this are not read.
 pub(super) const SETTINGS_LIMIT: u64 = 1 << 20;
 
-/// The only variables a template may depend on. What is not here is neither read nor handed to a probed program.
-const VARIABLES: &[&str] = &[
+/// What version managers need to find the program they stand for; probed programs get these and no others.
+pub(super) const TOOLCHAIN_VARIABLES: &[&str] = &[
     "HOME",
     "PATH",
-    "VIRTUAL_ENV",
     "PYENV_ROOT",
     "PYENV_VERSION",
     "NVM_DIR",
@@ -26,6 +25,11 @@ const VARIABLES: &[&str] = &[
     "CARGO_HOME",
     "RUSTUP_HOME",
     "RUSTUP_TOOLCHAIN",
+];
+
+/// The only other variables a template may depend on. What is in neither list is never read.
+const VARIABLES: &[&str] = &[
+    "VIRTUAL_ENV",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
     "PIP_CONFIG_FILE",
@@ -67,7 +71,9 @@ impl Source {
 
     pub(super) fn new(root: PathBuf, env: impl IntoIterator<Item = (String, String)>) -> Self {
         let relevant = |name: &str| {
-            VARIABLES.contains(&name) || VARIABLE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            TOOLCHAIN_VARIABLES.contains(&name)
+                || VARIABLES.contains(&name)
+                || VARIABLE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         };
         Self {
             root,

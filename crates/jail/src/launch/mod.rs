@@ -1,140 +1,45 @@
 //! The launcher: builds one sandbox, forks its monitor, and stays only to take the walls down afterwards. It has no
 //! input but its plan, and after set-up waits for nothing but the end of its two children.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+mod channel;
+mod error;
+mod init;
+mod running;
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use belljar_core::wire::{self, Account, Frame};
-use belljar_core::{Error, ErrorCode, SandboxState};
+use belljar_core::SandboxState;
+use belljar_core::wire::{self, Frame};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, bind, listen, sendmsg, socket_with, socketpair,
-};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitOptions, getrlimit, wait};
+use rustix::process::WaitOptions;
 
+pub use self::error::LaunchError;
+
+use self::channel::{listen_in, release, stream_pair, write_all};
+use self::init::init;
+use self::running::Running;
 use crate::cgroup::{self, CgroupError, Group, Layout, Probe};
 use crate::clock::boottime;
-use crate::control::{LOCK_FILE, SOCKET_FILE, SPOOL_DIR};
-use crate::inside::{
-    self, FIRST_CGROUP_FD, Failure, Inside, ROOT_CAPABILITIES, ROOT_RULES_FD, Step, USER_RULES_FD,
-};
+use crate::control::{LOCK_FILE, SPOOL_DIR};
+use crate::inside::{self, Failure, Inside};
 use crate::landlock;
-use crate::monitor::{Monitor, guest_deadline, write_ended};
-use crate::mounts::{self, MountError, Ownership, Tree};
+use crate::monitor::{Monitor, confine};
+use crate::mounts::{self, Ownership, Tree};
 use crate::namespaces::{self, Forked, check};
 use crate::plan::{Plan, Ready, Report};
 use crate::seccomp::{self, Profile};
-use crate::slot::{self, Slot, SlotError};
+use crate::slot::{self, Slot};
 
 /// The default user inside.
 const USER_ID: u32 = 1000;
 /// The longest plan that is read.
 const MAX_PLAN: u64 = 8 << 20;
-
-/// Which step of a launch failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// The plan did not arrive whole.
-    #[error("cannot read the plan: {0}")]
-    Plan(String),
-    /// A file or directory of the sandbox's own could not be made or opened.
-    #[error("cannot prepare {path}: {source}")]
-    State {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another process holds this sandbox's lock.
-    #[error("sandbox directory {0} is in use")]
-    InUse(PathBuf),
-    /// A socket or pipe could not be made.
-    #[error("cannot make {what}: {source}")]
-    Channel {
-        /// What.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// No slot.
-    #[error(transparent)]
-    Slot(#[from] SlotError),
-    /// No cgroups.
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// No file system.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// No namespaces.
-    #[error("cannot create namespaces: {0}")]
-    Namespaces(io::Error),
-    /// No id maps.
-    #[error("cannot map user ids: {0}")]
-    IdMap(io::Error),
-    /// The child stopped on its way in.
-    #[error("{}: {}", .0.step.what(), .0.error)]
-    Inside(Failure),
-    /// No monitor.
-    #[error("cannot start the monitor: {0}")]
-    Monitor(io::Error),
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        let message = format!("cannot create the sandbox: {}", with_causes(&error));
-        let full = |source: &io::Error| source.kind() == io::ErrorKind::StorageFull;
-        let (code, hint) = match &error {
-            LaunchError::Plan(_) | LaunchError::InUse(_) | LaunchError::Monitor(_) => {
-                (ErrorCode::Internal, None)
-            }
-            LaunchError::State { source, .. } if full(source) => {
-                (ErrorCode::ResourceExhausted, Some("the host's disk is full: free some space"))
-            }
-            LaunchError::State { .. } | LaunchError::Channel { .. } => (ErrorCode::Internal, None),
-            LaunchError::Slot(SlotError::Exhausted) => (
-                ErrorCode::ResourceExhausted,
-                Some("remove sandboxes that are not needed: `belljar ls`, `belljar rm`"),
-            ),
-            LaunchError::Mount(MountError::Disk(_)) => (
-                ErrorCode::ResourceExhausted,
-                Some("ask for less with `--disk`, or free space where Belljar keeps its data"),
-            ),
-            LaunchError::Inside(Failure { step: Step::Exec | Step::Released, .. }) => {
-                (ErrorCode::Internal, None)
-            }
-            _ => (
-                ErrorCode::HostFeature,
-                Some("`belljar doctor` shows what this host lacks and how to enable it"),
-            ),
-        };
-        let error = Self::new(code, message);
-        match hint {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
-    }
-}
-
-/// An error with what lies behind it, where its own words do not tell.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = error.source();
-    }
-    text
-}
 
 /// Reads the plan, builds the sandbox, reports, and stays until it has ended.
 pub fn run() -> i32 {
@@ -267,7 +172,8 @@ impl Launch {
         }
         let cgroups: Vec<BorrowedFd<'_>> =
             leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
-        let init = self.init(leaf_dirs.iter().map(|leaf| leaf.v2), join_dirs.len());
+        let leaves = leaf_dirs.iter().map(|leaf| leaf.v2);
+        let init = init(&self.plan, self.deadline, self.privileged.is_some(), leaves, join_dirs.len());
 
         let (release_write, release_read) = stream_pair("a socket")?;
         let (report_read, report_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
@@ -335,70 +241,6 @@ impl Launch {
         Ok(Some(mounts::assemble(&self.plan, ownership)?))
     }
 
-    fn init(&self, leaves: impl Iterator<Item = bool>, joins: usize) -> wire::Init {
-        let landlock = landlock::abi() >= 1;
-        let leaf_dirs: Vec<wire::LeafDir> = leaves
-            .enumerate()
-            .map(|(index, v2)| wire::LeafDir { fd: FIRST_CGROUP_FD + index as i32, v2 })
-            .collect();
-        let first_join = FIRST_CGROUP_FD + leaf_dirs.len() as i32;
-        let user = Account {
-            uid: USER_ID,
-            gid: USER_ID,
-            home: "/home/user".into(),
-            capabilities: 0,
-            landlock_fd: landlock.then_some(USER_RULES_FD),
-        };
-        let root = Account {
-            uid: 0,
-            gid: 0,
-            home: "/root".into(),
-            capabilities: ROOT_CAPABILITIES,
-            landlock_fd: landlock.then_some(ROOT_RULES_FD),
-        };
-        wire::Init {
-            protocol: wire::PROTOCOL,
-            deadline_ms: guest_deadline(self.deadline),
-            user,
-            root: self.privileged.is_some().then_some(root),
-            env: self.plan.env.clone(),
-            shell: self.plan.shell.clone(),
-            leaf_dirs,
-            join_dirs: (0..joins as i32).map(|index| first_join + index).collect(),
-            rlimits: self.rlimits(),
-        }
-    }
-
-    /// The kernel's per-process limits, never above what we have ourselves.
-    fn rlimits(&self) -> Vec<(u32, u64, u64)> {
-        use rustix::process::Resource;
-        let limits = &self.plan.limits;
-        let open_files = u64::from(limits.open_files);
-        let mut wanted = vec![
-            (Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
-            (Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
-            (Resource::Core, libc::RLIMIT_CORE, 0, 0),
-            (Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
-            (Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
-            (Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),
-            (Resource::Msgqueue, libc::RLIMIT_MSGQUEUE, 819_200, 819_200),
-            (Resource::Nice, libc::RLIMIT_NICE, 0, 0),
-            (Resource::Rtprio, libc::RLIMIT_RTPRIO, 0, 0),
-        ];
-        if self.privileged.is_none() {
-            // Without cgroups these are the nearest there is.
-            wanted.push((Resource::Nproc, libc::RLIMIT_NPROC, limits.pids.into(), limits.pids.into()));
-            wanted.push((Resource::Data, libc::RLIMIT_DATA, limits.memory.0, limits.memory.0));
-        }
-        wanted
-            .into_iter()
-            .map(|(resource, number, soft, hard)| {
-                let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
-                (number, soft.min(most), hard.min(most))
-            })
-            .collect()
-    }
-
     fn losses(&self) -> Vec<String> {
         let mut losses = Vec::new();
         if self.privileged.is_none() {
@@ -452,41 +294,9 @@ impl Launch {
             spool: self.spool.try_clone()?,
             peer_uid: rustix::process::geteuid().as_raw(),
         };
-        confine_monitor(
-            self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()),
-            &monitor.spool,
-        )?;
+        confine(self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()), &monitor.spool)?;
         monitor.run()
     }
-}
-
-/// Takes the monitor's privileges away: it becomes the sandbox's own unmapped user, and may touch nothing of the
-/// file system but its spool.
-fn confine_monitor(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
-    if let Some(owner) = owner {
-        // SAFETY: plain system calls on numbers and valid pointers; the process is single-threaded. All capabilities
-        // are cleared by hand, because the launcher's securebits keep them across changes of user.
-        unsafe {
-            check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
-            check(libc::syscall(libc::SYS_setresgid, owner, owner, owner) as i32)?;
-            check(libc::syscall(libc::SYS_setresuid, owner, owner, owner) as i32)?;
-            let header: [u32; 2] = [0x2008_0522, 0];
-            let none = [0u32; 6];
-            check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as i32)?;
-        }
-    }
-    // SAFETY: plain system calls on numbers.
-    unsafe {
-        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
-    }
-    if landlock::abi() >= 1 {
-        let spool = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(spool)));
-        let rules =
-            landlock::ruleset(&[], &[&spool], &[], landlock::Reach::Anywhere).map_err(io::Error::other)?;
-        landlock::restrict_self(rules.as_fd())?;
-    }
-    Ok(())
 }
 
 fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
@@ -504,49 +314,6 @@ fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
         }
     })?;
     Ok(Privileged { slot, group })
-}
-
-/// Listens in the sandbox's directory, whose path may be too long for a socket address.
-fn listen_in(directory: &File) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", std::os::fd::AsRawFd::as_raw_fd(directory));
-    // SAFETY: plain system calls; the socket file is made for its owner alone.
-    let previous = unsafe { libc::umask(0o177) };
-    let bound = bind(&socket, &SocketAddrUnix::new(path)?);
-    // SAFETY: as above.
-    unsafe { libc::umask(previous) };
-    bound?;
-    listen(&socket, 128)?;
-    Ok(socket)
-}
-
-fn stream_pair(what: &'static str) -> Result<(OwnedFd, OwnedFd), LaunchError> {
-    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|error| LaunchError::Channel { what, source: error.into() })
-}
-
-/// Lets the child go on, into this root if we built it.
-fn release(socket: &OwnedFd, root: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    }
-    sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-fn write_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(socket, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// A child that dies with its launch unless the launch succeeds.
@@ -581,37 +348,4 @@ struct Built {
     pidfd: OwnedFd,
     probe: Option<Probe>,
     disk: Option<OwnedFd>,
-}
-
-/// A sandbox with its monitor.
-struct Running {
-    state_dir: PathBuf,
-    spool: OwnedFd,
-    _lock: File,
-    privileged: Option<Privileged>,
-}
-
-impl Running {
-    /// Waits for guest and monitor, and removes what only root can remove.
-    fn wait(self) {
-        // The creator waits for our end of these; and a tie must break when it goes, not when we do.
-        for fd in 0..2 {
-            // SAFETY: closes descriptors that nothing here uses any more.
-            unsafe { libc::close(fd) };
-        }
-        while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
-        self.remove_cgroups();
-        write_ended(&self.spool, SandboxState::Lost);
-        let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
-        let _ = fs::remove_dir(self.state_dir.join("stage"));
-    }
-
-    fn remove_cgroups(&self) {
-        if let Some(Privileged { group, .. }) = &self.privileged {
-            let _ = group.kill();
-            if let Err(error) = group.remove() {
-                eprintln!("cannot remove cgroups: {error}");
-            }
-        }
-    }
 }

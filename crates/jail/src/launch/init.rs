@@ -1,0 +1,84 @@
+//! What the guest is told about its sandbox.
+
+use std::time::Duration;
+
+use belljar_core::Limits;
+use belljar_core::wire::{self, Account};
+use rustix::process::getrlimit;
+
+use super::USER_ID;
+use crate::inside::{FIRST_CGROUP_FD, ROOT_CAPABILITIES, ROOT_RULES_FD, USER_RULES_FD};
+use crate::landlock;
+use crate::monitor::guest_deadline;
+use crate::plan::Plan;
+
+/// The first message to the guest. `leaves` says of each directory for leaves whether it is of version two; `joins`
+/// directories follow them.
+pub(super) fn init(
+    plan: &Plan,
+    deadline: Duration,
+    privileged: bool,
+    leaves: impl Iterator<Item = bool>,
+    joins: usize,
+) -> wire::Init {
+    let landlock = landlock::abi() >= 1;
+    let leaf_dirs: Vec<wire::LeafDir> = leaves
+        .enumerate()
+        .map(|(index, v2)| wire::LeafDir { fd: FIRST_CGROUP_FD + index as i32, v2 })
+        .collect();
+    let first_join = FIRST_CGROUP_FD + leaf_dirs.len() as i32;
+    let user = Account {
+        uid: USER_ID,
+        gid: USER_ID,
+        home: "/home/user".into(),
+        capabilities: 0,
+        landlock_fd: landlock.then_some(USER_RULES_FD),
+    };
+    let root = Account {
+        uid: 0,
+        gid: 0,
+        home: "/root".into(),
+        capabilities: ROOT_CAPABILITIES,
+        landlock_fd: landlock.then_some(ROOT_RULES_FD),
+    };
+    wire::Init {
+        protocol: wire::PROTOCOL,
+        deadline_ms: guest_deadline(deadline),
+        user,
+        root: privileged.then_some(root),
+        env: plan.env.clone(),
+        shell: plan.shell.clone(),
+        leaf_dirs,
+        join_dirs: (0..joins as i32).map(|index| first_join + index).collect(),
+        rlimits: rlimits(&plan.limits, privileged),
+    }
+}
+
+/// The kernel's per-process limits, never above what we have ourselves.
+fn rlimits(limits: &Limits, privileged: bool) -> Vec<(u32, u64, u64)> {
+    use rustix::process::Resource;
+    let open_files = u64::from(limits.open_files);
+    let mut wanted = vec![
+        (Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
+        (Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
+        (Resource::Core, libc::RLIMIT_CORE, 0, 0),
+        (Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
+        (Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
+        (Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),
+        (Resource::Msgqueue, libc::RLIMIT_MSGQUEUE, 819_200, 819_200),
+        (Resource::Nice, libc::RLIMIT_NICE, 0, 0),
+        (Resource::Rtprio, libc::RLIMIT_RTPRIO, 0, 0),
+    ];
+    if !privileged {
+        // Without cgroups these are the nearest there is.
+        wanted.push((Resource::Nproc, libc::RLIMIT_NPROC, limits.pids.into(), limits.pids.into()));
+        wanted.push((Resource::Data, libc::RLIMIT_DATA, limits.memory.0, limits.memory.0));
+    }
+    wanted
+        .into_iter()
+        .map(|(resource, number, soft, hard)| {
+            let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+            (number, soft.min(most), hard.min(most))
+        })
+        .collect()
+}
