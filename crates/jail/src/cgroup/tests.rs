@@ -406,7 +406,7 @@ fn the_guest_can_place_its_children_and_change_no_limit() {
                 }
             }
             for join in &joins {
-                if !write_at(join.as_raw_fd(), c"cgroup.procs", b"0") {
+                if !write_at(join.as_raw_fd(), c"tasks", b"0") {
                     return 4;
                 }
             }
