@@ -92,7 +92,7 @@ fn append_file(archive: &mut tar::Builder<impl Write>, path: &Path, file: &File,
     Ok(())
 }
 
-/// Links are copied as links; sockets, pipes and devices are not copied.
+/// Links are copied as links; sockets, pipes and devices cannot be copied, which ends the copy.
 fn append_directory(archive: &mut tar::Builder<impl Write>, path: &Path, name: &Path) -> Result<()> {
     let unreadable = |error: io::Error| args::unreadable(path, &error);
     let mut entries =
@@ -115,7 +115,8 @@ fn append_directory(archive: &mut tar::Builder<impl Write>, path: &Path, name: &
             let file = File::open(&path).map_err(unreadable)?;
             append_file(archive, &path, &file, &name)?;
         } else {
-            tracing::warn!("left out {}: neither file, directory nor link", path.display());
+            let error = io::Error::other("it is neither file, directory nor link");
+            return Err(args::unreadable(&path, &error));
         }
     }
     Ok(())

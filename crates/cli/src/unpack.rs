@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use belljar_core::{Error, ErrorCode, Result};
+use belljar_core::{Error, ErrorCode, FilePath, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::EntryType;
@@ -40,7 +40,15 @@ pub(crate) fn unpack(
             Err(Trouble::Failed(error)) => return Err(error),
         }
     }
+    drain(archive.into_inner())?;
     Ok(left_out)
+}
+
+/// Reads on after the archive's end: only the stream's own end says that nothing is missing.
+fn drain(rest: &mut impl Read) -> Result<()> {
+    const PADDING: u64 = 1 << 20;
+    let read = io::copy(&mut rest.take(PADDING), &mut io::sink()).map_err(|error| broken(&error))?;
+    if read < PADDING { Ok(()) } else { Err(broken(&io::Error::other("it does not end"))) }
 }
 
 /// Why an entry was not made.
@@ -85,6 +93,11 @@ fn components(name: &[u8], strip: bool) -> Result<Option<Vec<&std::ffi::OsStr>>>
     };
     if name.contains(&0) {
         return Err(hostile("holds a name with a NUL byte"));
+    }
+    if name.len() > FilePath::MAX {
+        let message = format!("the archive from the sandbox holds a path of {} bytes", name.len());
+        return Err(Error::new(ErrorCode::ResourceExhausted, message)
+            .hint("this machine takes paths of up to 4095 bytes; copy a directory further down"));
     }
     let mut parts = Vec::new();
     for component in Path::new(std::ffi::OsStr::from_bytes(name)).components() {
@@ -158,11 +171,15 @@ fn place<R: Read>(
             clear(parent.as_fd(), name)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = fs::openat2(&parent, *name, flags, mode | Mode::WUSR, RESOLVE).map_err(failed)?;
-            fill(File::from(file), entry, limit).map_err(|trouble| match trouble {
+            let file = File::from(file);
+            // Made writable to be written; what it is to be in the end is set by descriptor.
+            let settled = file.try_clone().map_err(|_| failed(Errno::MFILE))?;
+            fill(file, entry, limit).map_err(|trouble| match trouble {
                 Filling::Limit(error) => error.into(),
                 Filling::Reading(error) => broken(&error).into(),
                 Filling::Writing(errno) => failed(errno),
             })?;
+            fs::fchmod(&settled, mode).map_err(failed)?;
         }
     }
     Ok(())

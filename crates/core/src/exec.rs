@@ -304,6 +304,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// The most bytes kept from the beginning.
+    pub const HEAD: usize = 32 << 20;
+    /// The bytes kept from the end, at least; at most twice as many.
+    pub const TAIL: usize = 16 << 20;
+
     /// The bytes as one, with a line that says what is missing where something is.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut all = self.head.clone();
@@ -314,9 +319,22 @@ impl Output {
         all
     }
 
-    /// Appends a piece of output.
+    /// Appends a piece of output. What goes beyond the bound falls out between head and tail, and is counted.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.gap == 0 { self.head.extend_from_slice(bytes) } else { self.tail.extend_from_slice(bytes) }
+        let room = if self.gap == 0 && self.tail.is_empty() {
+            Self::HEAD.saturating_sub(self.head.len())
+        } else {
+            0
+        };
+        let (head, tail) = bytes.split_at(room.min(bytes.len()));
+        self.head.extend_from_slice(head);
+        self.tail.extend_from_slice(tail);
+        // In large steps, so that each byte is moved once.
+        if self.tail.len() > 2 * Self::TAIL {
+            let surplus = self.tail.len() - Self::TAIL;
+            self.tail.drain(..surplus);
+            self.gap += surplus as u64;
+        }
     }
 
     /// Notes that bytes are missing here.
@@ -425,6 +443,19 @@ mod tests {
         let started = ExecEvent::Started { exec: ExecId(1), start: Duration::ZERO };
         let result = ExecResult::collect([started]);
         assert_eq!(result.termination, Termination::Lost);
+    }
+
+    #[test]
+    fn output_is_bounded_and_the_gap_exact() {
+        let mut output = Output::default();
+        let piece: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        for number in 0..200u64 {
+            output.push(&piece);
+            let kept = (output.head.len() + output.tail.len()) as u64;
+            assert_eq!(kept + output.gap, (number + 1) << 20);
+            assert!(kept <= (Output::HEAD + 2 * Output::TAIL) as u64);
+        }
+        assert!(output.gap > 0 && output.head.starts_with(&piece) && output.tail.ends_with(&piece));
     }
 
     #[test]

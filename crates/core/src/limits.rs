@@ -191,6 +191,17 @@ impl Limits {
         ByteSize(memory.0 / 2)
     }
 
+    /// The same with no more files than fit beside the disk into the memory that holds both: files have a price of
+    /// their own, and running out of them must be an error of the disk too, not an out-of-memory kill.
+    #[must_use]
+    pub fn fitted(mut self) -> Self {
+        const BYTES_PER_FILE: u64 = 1536;
+        if self.disk < self.memory {
+            self.inodes = self.inodes.min((self.memory.0 - self.disk.0) / 2 / BYTES_PER_FILE).max(64);
+        }
+        self
+    }
+
     /// Names the first field that is out of bounds, with what would be right.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if self.memory < Self::MIN_MEMORY {

@@ -180,7 +180,7 @@ fn execute(plan: &Plan) -> Result<Never, Stopped> {
         }
         let stopped = Stopped::now(Step::Execute);
         match stopped.errno {
-            libc::ENOEXEC => return execute_script(plan, candidate),
+            libc::ENOEXEC if is_script(candidate) => return execute_script(plan, candidate),
             // SAFETY: the path is a live C string.
             libc::ENOENT if unsafe { libc::access(candidate.as_ptr(), libc::F_OK) } == 0 => {
                 return Err(Stopped { step: Step::Interpreter, errno: libc::ENOENT });
@@ -191,6 +191,21 @@ fn execute(plan: &Plan) -> Result<Never, Stopped> {
         }
     }
     Err(last)
+}
+
+/// Whether a file that the kernel cannot execute may be a script: not if it says that it is a program.
+fn is_script(candidate: &CStr) -> bool {
+    let mut start = [0u8; 4];
+    // SAFETY: path and buffer are live; the descriptor is our own.
+    unsafe {
+        let file = libc::open(candidate.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file == -1 {
+            return true;
+        }
+        libc::read(file, start.as_mut_ptr().cast(), start.len());
+        libc::close(file);
+    }
+    start != *b"\x7fELF"
 }
 
 fn execute_script(plan: &Plan, script: &CStr) -> Result<Never, Stopped> {

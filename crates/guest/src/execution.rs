@@ -279,4 +279,9 @@ impl Execution {
     pub(crate) fn child(&self) -> Option<i32> {
         self.group.child()
     }
+
+    /// Whether its processes are held together by a keeper.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.group.is_kept()
+    }
 }

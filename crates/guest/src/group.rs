@@ -23,6 +23,11 @@ impl Group {
         }
     }
 
+    /// Whether a keeper holds the processes together.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self, Self::Kept { .. })
+    }
+
     /// Sends a signal to every process of the execution.
     pub(crate) fn signal(&self, signal: Signal) {
         match self {

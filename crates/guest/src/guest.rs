@@ -1,6 +1,6 @@
 //! The loop: one thread, one wait, and every message in the order in which it came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::clock::{self, Alarm};
 use crate::connection::Connection;
 use crate::end::End;
 use crate::execution::Execution;
+use crate::members;
 use crate::operation::Operation;
 use crate::polls::{Part, Polls, Token};
 use crate::reap::Children;
@@ -24,6 +25,9 @@ const MAX_CONVERSATIONS: usize = 256;
 /// How often, and how long apart, a guest that is not the first process tries to kill everything before it ends.
 const LAST_PASSES: usize = 500;
 const LAST_PASS: Duration = Duration::from_millis(2);
+
+/// How often those are looked for that outlived their keeper.
+const STRAY_ROUNDS: usize = 100;
 
 /// The conversation that is the connection itself.
 const CONNECTION: u32 = 0;
@@ -162,13 +166,40 @@ impl Guest {
     }
 
     fn reap(&mut self) {
+        let mut keeper_ended = false;
         for ended in self.children.reap() {
             // An orphan of some execution belongs to nobody here.
             let whose = self.conversations.values_mut().find(|it| it.child() == Some(ended.pid));
             match whose {
-                Some(Conversation::Execution(it)) => it.reaped(ended, &mut self.connection),
+                Some(Conversation::Execution(it)) => {
+                    keeper_ended |= it.is_kept();
+                    it.reaped(ended, &mut self.connection);
+                }
                 Some(Conversation::Operation(it)) => it.reaped(ended, &mut self.connection),
                 None => {}
+            }
+        }
+        if keeper_ended {
+            self.kill_strays();
+        }
+    }
+
+    /// Kills what is below nobody that we started: the processes of an execution that killed its own keeper.
+    fn kill_strays(&self) {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let strays = || {
+            let kept: HashSet<i32> = self
+                .conversations
+                .values()
+                .filter_map(Conversation::child)
+                .flat_map(|child| members::descendants(child).into_iter().chain([child]))
+                .collect();
+            members::descendants(own).into_iter().filter(|pid| !kept.contains(pid)).collect()
+        };
+        // Those that fork meanwhile are found in the next round.
+        for _ in 0..STRAY_ROUNDS {
+            if members::signal(strays, Signal::KILL) == 0 {
+                return;
             }
         }
     }

@@ -61,32 +61,43 @@ const fn bits(capabilities: &[u32]) -> u64 {
 }
 
 /// What of `/proc` tells about the host or steers it, and reads as empty inside.
-const MASKED_FILES: [&str; 16] = [
+const MASKED_FILES: [&str; 27] = [
+    "buddyinfo",
     "cmdline",
     "config.gz",
+    "diskstats",
     "interrupts",
+    "iomem",
+    "ioports",
     "kallsyms",
     "kcore",
     "key-users",
     "keys",
     "kmsg",
     "latency_stats",
+    "locks",
     "modules",
+    "mtrr",
+    "pagetypeinfo",
+    "partitions",
     "sched_debug",
+    "schedstat",
     "slabinfo",
+    "softirqs",
     "sysrq-trigger",
     "timer_list",
-    "vmallocinfo",
     "timer_stats",
+    "vmallocinfo",
+    "zoneinfo",
 ];
-const MASKED_DIRECTORIES: [&str; 4] = ["acpi", "asound", "scsi", "driver"];
+const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "driver", "pressure", "scsi"];
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "tty"];
 
 /// Directories that root inside may write to.
 const ROOT_WRITABLE: [&str; 12] =
     ["/bin", "/etc", "/home", "/lib", "/opt", "/root", "/run", "/sbin", "/srv", "/tmp", "/usr", "/var"];
 /// Directories that the default user may write to, as far as permissions go.
-const USER_WRITABLE: [&str; 5] = ["/home", "/tmp", "/var/tmp", "/run", "/dev/shm"];
+const USER_WRITABLE: [&str; 8] = ["/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var"];
 
 /// The step at which the child stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,6 +278,7 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     proc_and_terminals(inside.rootless)?;
     pivot().at(Step::Pivot)?;
     fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
+    bound_socket_buffers();
     mask_proc().at(Step::Masks)?;
     rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
     loopback_up().at(Step::Loopback)?;
@@ -318,6 +330,14 @@ fn pivot() -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")
+}
+
+/// Buffers of sockets are not always counted as the sandbox's memory (never in version-one cgroups without a limit of
+/// their own), so each gets little. Best effort: the kernel may lack a family.
+fn bound_socket_buffers() {
+    for file in ["tcp_rmem", "tcp_wmem"] {
+        let _ = fs::write(Path::new("/proc/sys/net/ipv4").join(file), "4096 16384 131072");
+    }
 }
 
 fn mask_proc() -> io::Result<()> {

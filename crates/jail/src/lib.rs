@@ -14,6 +14,6 @@ mod mounts;
 mod namespaces;
 pub mod plan;
 pub mod seccomp;
-mod slot;
+pub mod slot;
 mod spool;
 pub mod sweep;

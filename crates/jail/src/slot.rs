@@ -75,6 +75,18 @@ impl Slot {
     }
 }
 
+/// Whether the caller's user namespace has the ids of all slots, given its `uid_map`. Root of the host has; root of a
+/// container often has not.
+pub fn has_all_ids(uid_map: &str) -> bool {
+    let numbers = |line: &str| -> Option<(u64, u64)> {
+        let mut fields = line.split_ascii_whitespace();
+        let (first, count) = (fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?);
+        Some((first, count))
+    };
+    let (first, end) = (u64::from(FIRST_ID), u64::from(FIRST_ID) + u64::from(SLOTS) * u64::from(IDS));
+    uid_map.lines().filter_map(numbers).any(|(start, count)| start <= first && start + count >= end)
+}
+
 /// Takes this very slot, if nobody holds it.
 pub fn try_hold(directory: &Path, number: u32) -> Option<Slot> {
     let lock = open_lock(directory, number).ok()?;
@@ -145,6 +157,14 @@ mod tests {
         assert!(slot.root_id() >= FIRST_ID);
         assert_eq!(slot.root_id() + slot.mapped_ids(), slot.owner_id());
         assert!(FIRST_ID.checked_add(SLOTS * IDS - 1).is_some());
+    }
+
+    #[test]
+    fn root_of_a_container_lacks_ids() {
+        assert!(has_all_ids("         0          0 4294967295\n"));
+        assert!(!has_all_ids("         0       1000          1\n"));
+        assert!(!has_all_ids("         0     100000      65536\n"));
+        assert!(!has_all_ids("nonsense"));
     }
 
     #[test]

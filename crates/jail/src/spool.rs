@@ -31,6 +31,11 @@ pub struct Bounds {
     pub tail: u32,
 }
 
+impl Bounds {
+    /// 2 MiB, for where there are many.
+    pub const SMALL: Self = Self { segment: 256 << 10, head: 4, tail: 4 };
+}
+
 impl Default for Bounds {
     /// 64 MiB: half from the beginning, half from the end.
     fn default() -> Self {

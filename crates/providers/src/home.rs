@@ -116,8 +116,17 @@ fn default_path() -> Result<PathBuf> {
 
 /// Others must not be able to put things where we run programs from.
 fn own_and_private(path: &Path) -> Result<()> {
+    let we = rustix::process::geteuid().as_raw();
+    let link = fs::symlink_metadata(path).map_err(|error| problem(path, &error))?;
+    if link.is_symlink() && link.uid() != we {
+        return Err(Error::new(
+            ErrorCode::PermissionDenied,
+            format!("data directory {} is a link that somebody else made", path.display()),
+        )
+        .hint("choose a data directory of your own with BELLJAR_HOME or --home"));
+    }
     let metadata = fs::metadata(path).map_err(|error| problem(path, &error))?;
-    let (owner, we) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    let owner = metadata.uid();
     if owner != we {
         return Err(Error::new(
             ErrorCode::PermissionDenied,

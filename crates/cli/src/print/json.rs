@@ -76,8 +76,9 @@ fn text(output: &Output) -> (String, Option<String>) {
     match String::from_utf8(output.to_bytes()) {
         Ok(text) => (text, None),
         Err(error) => {
-            let bytes = error.into_bytes();
-            (String::from_utf8_lossy(&bytes).into_owned(), Some(base64(&bytes)))
+            // The mark at a gap is for readers of the text.
+            let exact = [output.head.as_slice(), output.tail.as_slice()].concat();
+            (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(base64(&exact)))
         }
     }
 }

@@ -15,6 +15,9 @@ use crate::worker::Answer;
 /// The most entries in one message.
 const CHUNK: usize = 256;
 
+/// The most bytes of names in one message; escaped they may be six times as many.
+const CHUNK_BYTES: usize = 64 * 1024;
+
 /// The most entries in one listing.
 const MAX_ENTRIES: usize = 100_000;
 
@@ -32,7 +35,7 @@ pub(crate) fn list(place: &Place, depth: u32, answer: &mut Answer) -> Result<(),
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = open(place.path(), flags, Mode::empty()).map_err(|errno| place.failed(errno))?;
     let mut descent = Descent::new(top);
-    let mut listing = Listing { place, chunk: Vec::new(), count: 0, answer };
+    let mut listing = Listing { place, chunk: Vec::new(), bytes: 0, count: 0, answer };
     let mut levels = vec![listing.names(&descent)?];
     while let Some(names) = levels.last_mut() {
         let Some(name) = names.next() else {
@@ -51,6 +54,8 @@ pub(crate) fn list(place: &Place, depth: u32, answer: &mut Answer) -> Result<(),
 struct Listing<'a> {
     place: &'a Place,
     chunk: Vec<Entry>,
+    /// Of the names in the chunk.
+    bytes: usize,
     count: usize,
     answer: &'a mut Answer,
 }
@@ -77,10 +82,9 @@ impl Listing<'_> {
         let asked = self.place.to_string();
         let path =
             format!("{}/{}", asked.trim_end_matches('/'), String::from_utf8_lossy(&descent.path_of(name)));
+        self.bytes += name.count_bytes() + path.len() + target.as_ref().map_or(0, String::len);
         self.chunk.push(entry(name.to_bytes(), path, &found, target));
-        // Deep trees have long paths: keep messages small by their bytes too.
-        let bytes: usize = self.chunk.len() * self.chunk.last().map_or(0, |entry| entry.path.len());
-        if self.chunk.len() == CHUNK || bytes > 128 * 1024 {
+        if self.chunk.len() == CHUNK || self.bytes > CHUNK_BYTES {
             self.flush()?;
         }
         Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
@@ -97,6 +101,7 @@ impl Listing<'_> {
     }
 
     fn flush(&mut self) -> Result<(), Error> {
+        self.bytes = 0;
         match std::mem::take(&mut self.chunk) {
             empty if empty.is_empty() => Ok(()),
             entries => self.answer.event(&Event::Entries(entries)),

@@ -22,19 +22,10 @@ const MAX_NAMES: usize = 500_000;
 /// Sends an archive whose names start with the last component of the path.
 pub(crate) fn pack(place: &Place, answer: &mut Answer) -> Result<(), Error> {
     let mut archive = Builder::new(BufWriter::with_capacity(MAX_DATA, &mut *answer));
-    let root = place.name();
-    let found = statat(CWD, place.path(), AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| place.failed(errno))?;
-    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let top = open(place.path(), flags, Mode::empty()).map_err(|errno| place.failed(errno))?;
-        append_directory(&mut archive, &root, &found).map_err(|error| place.failed_io(&error))?;
-        pack_tree(place, &root, Descent::new(top), &mut archive)?;
-    } else {
-        match FileType::from_raw_mode(found.st_mode) {
-            FileType::RegularFile | FileType::Symlink => {}
-            _ => return Err(place.offence("is neither a file nor a directory nor a link")),
-        }
-        append(&mut archive, &root, CWD, place.path(), &found).map_err(|error| place.failed_io(&error))?;
+    if let Err(error) = fill(place, &mut archive) {
+        // Dropped, it would write the end of an archive, and what is missing would not be missed.
+        std::mem::forget(archive);
+        return Err(error);
     }
     let written = archive.into_inner().and_then(|buffer| Ok(buffer.into_inner().map(drop)?));
     written.map_err(|error| place.failed_io(&error))?;
@@ -42,6 +33,22 @@ pub(crate) fn pack(place: &Place, answer: &mut Answer) -> Result<(), Error> {
 }
 
 type Archive<'a> = Builder<BufWriter<&'a mut Answer>>;
+
+fn fill(place: &Place, archive: &mut Archive<'_>) -> Result<(), Error> {
+    let root = place.name();
+    let found = statat(CWD, place.path(), AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| place.failed(errno))?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let top = open(place.path(), flags, Mode::empty()).map_err(|errno| place.failed(errno))?;
+        append_directory(archive, &root, &found).map_err(|error| place.failed_io(&error))?;
+        return pack_tree(place, &root, Descent::new(top), archive);
+    }
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile | FileType::Symlink => {}
+        _ => return Err(place.offence("is neither a file nor a directory nor a link")),
+    }
+    append(archive, &root, CWD, place.path(), &found).map_err(|error| place.failed_io(&error))
+}
 
 fn pack_tree(
     place: &Place,

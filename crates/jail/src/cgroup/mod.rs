@@ -34,6 +34,8 @@ const MIN_CPU_QUOTA_MICROS: u64 = 1_000;
 /// What the guest may use above the limits of the executions.
 const GUEST_MEMORY: u64 = 32 << 20;
 const GUEST_PIDS: u32 = 32;
+/// What the guest may use of each period beside the executions: a fifth of a processor.
+const GUEST_CPU_MICROS: u64 = CPU_PERIOD_MICROS / 5;
 
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 const FREEZE_PATIENCE: Duration = Duration::from_secs(2);

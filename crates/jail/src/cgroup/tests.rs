@@ -204,6 +204,7 @@ fn the_settings_of_a_pure_v2_host() {
             "/cg/belljar/7/box/memory.swap.max = 0",
             "/cg/belljar/7/pids.max = 48",
             "/cg/belljar/7/box/pids.max = 16",
+            "/cg/belljar/7/cpu.max = 70000 100000",
             "/cg/belljar/7/box/cpu.max = 50000 100000",
         ]
     );

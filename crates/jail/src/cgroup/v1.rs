@@ -3,7 +3,7 @@
 use super::detect::Controller;
 use super::probe::{Format, Meters};
 use super::tree::{Setting, Tree};
-use super::{CPU_PERIOD_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
+use super::{CPU_PERIOD_MICROS, GUEST_CPU_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
 
 pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
     let mut settings = Vec::new();
@@ -14,6 +14,8 @@ pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
             settings.push(Setting::required(group.join("memory.limit_in_bytes"), memory));
             // Memory plus swap: equal, so no swap. The file is there only if the kernel accounts for swap.
             settings.push(Setting::optional(group.join("memory.memsw.limit_in_bytes"), memory));
+            // Socket buffers are counted apart, and only once they have a limit.
+            settings.push(Setting::optional(group.join("memory.kmem.tcp.limit_in_bytes"), memory / 4));
         }
     }
     if tree.has(Controller::Pids) {
@@ -21,9 +23,13 @@ pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
         settings.push(Setting::required(tree.executions().join("pids.max"), limits.pids));
     }
     if tree.has(Controller::Cpu) {
-        settings.push(Setting::required(tree.executions().join("cpu.cfs_period_us"), CPU_PERIOD_MICROS));
-        settings
-            .push(Setting::required(tree.executions().join("cpu.cfs_quota_us"), limits.cpu_quota_micros()));
+        for (group, quota) in [
+            (tree.top(), limits.cpu_quota_micros() + GUEST_CPU_MICROS),
+            (tree.executions(), limits.cpu_quota_micros()),
+        ] {
+            settings.push(Setting::required(group.join("cpu.cfs_period_us"), CPU_PERIOD_MICROS));
+            settings.push(Setting::required(group.join("cpu.cfs_quota_us"), quota));
+        }
     }
     settings
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::detect::{Controller, enabling};
 use super::probe::{Format, Meters};
 use super::tree::{Setting, Tree};
-use super::{CPU_PERIOD_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
+use super::{CPU_PERIOD_MICROS, GUEST_CPU_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
 
 /// More leaves than a sandbox has executions at a time; a bound on what a guest gone wrong can pile up.
 const MAX_LEAVES: u32 = 4096;
@@ -39,8 +39,12 @@ pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
         settings.push(Setting::required(executions.join("pids.max"), limits.pids));
     }
     if tree.has(Controller::Cpu) {
-        let quota = format!("{} {CPU_PERIOD_MICROS}", limits.cpu_quota_micros());
-        settings.push(Setting::required(executions.join("cpu.max"), quota));
+        for (group, quota) in [
+            (tree.top(), limits.cpu_quota_micros() + GUEST_CPU_MICROS),
+            (executions, limits.cpu_quota_micros()),
+        ] {
+            settings.push(Setting::required(group.join("cpu.max"), format!("{quota} {CPU_PERIOD_MICROS}")));
+        }
     }
     settings
 }

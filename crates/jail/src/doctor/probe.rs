@@ -97,6 +97,8 @@ impl Drop for Group {
 
 /// Says what a probe finds and ends the process, without running anything that belongs to the parent.
 fn leave(say: OwnedFd, probe: impl FnOnce() -> Proof) -> ! {
+    // The usual report takes locks that another thread may have held when we were forked.
+    std::panic::set_hook(Box::new(|_| {}));
     let proof = catch_unwind(AssertUnwindSafe(probe)).unwrap_or_else(|_| Err("the probe panicked".into()));
     let (sign, words) = match &proof {
         Ok(words) => (b'+', words),

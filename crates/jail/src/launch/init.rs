@@ -61,7 +61,8 @@ fn rlimits(limits: &Limits, privileged: bool) -> Vec<(u32, u64, u64)> {
     let mut wanted = vec![
         (Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
         (Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
-        (Resource::Core, libc::RLIMIT_CORE, 0, 0),
+        // Not 0: that stops core files, but not a core pattern that starts a program of the host.
+        (Resource::Core, libc::RLIMIT_CORE, 1, 1),
         (Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
         (Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
         (Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),

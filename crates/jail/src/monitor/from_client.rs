@@ -7,7 +7,7 @@ use super::client::Role;
 use super::execution::{Execution, Sink};
 use super::input::Input;
 use super::link::Presence;
-use super::{FIRST_FILE_CONVERSATION, Service, answer, guest_deadline, no_such_execution};
+use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline, no_such_execution};
 use crate::cgroup::Probe;
 use crate::clock::boottime;
 use crate::control::{Answer, Open, PROTOCOL, Request};
@@ -162,8 +162,13 @@ impl Service {
         );
     }
 
+    /// What a new spool may hold: less when many executions are kept, so that a sandbox has a bound as a whole.
+    fn spool_bounds(&self) -> Bounds {
+        if self.executions.len() < FULL_SPOOLS { Bounds::default() } else { Bounds::SMALL }
+    }
+
     pub(super) fn new_spool(&self, id: u32) -> Sink {
-        match Spool::create(&self.given.spool, &id.to_string(), Bounds::default()) {
+        match Spool::create(&self.given.spool, &id.to_string(), self.spool_bounds()) {
             Ok(spool) => Sink::Spool(spool),
             Err(error) => {
                 eprintln!("[exec {id}] cannot keep output: {error}");

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use super::client::Role;
 use super::execution::{Outcome, Sink, termination};
 use super::link::Presence;
-use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, Service, answer, stream_number};
+use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, MOST_WAITING, Service, answer, stream_number};
 use crate::cgroup::Probe;
 use crate::control::{Answer, CONVERSATION};
 
@@ -95,9 +95,17 @@ impl Service {
         }
     }
 
+    /// Whether a client has left more waiting than the rules let the guest send: it stands still, or the guest lies.
+    fn is_overdue(&self, client: u64) -> bool {
+        self.clients.get(&client).is_some_and(|client| client.link.pending() > MOST_WAITING)
+    }
+
     /// Hands a guest's data frame to a client at that client's pace.
     pub(super) fn pass_on(&mut self, client: u64, frame: &Frame) {
         let FrameKind::Data(stream) = frame.kind else { return };
+        if self.is_overdue(client) {
+            return self.drop_client(client);
+        }
         if let Some(client) = self.clients.get_mut(&client) {
             let passed = Frame { id: CONVERSATION, ..frame.clone() };
             client.link.queue(&passed);
@@ -163,8 +171,9 @@ impl Service {
                     input.send(*conversation, &mut self.guest);
                 }
             }
+            FrameKind::Control if self.is_overdue(id) => self.drop_client(id),
             FrameKind::Control => {
-                if let Ok(event) = frame.message::<Event>() {
+                if let (Ok(event), Some(client)) = (frame.message::<Event>(), self.clients.get_mut(&id)) {
                     client.link.queue(&answer(&Answer::Guest(event)));
                 }
             }

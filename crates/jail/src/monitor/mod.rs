@@ -33,10 +33,14 @@ use crate::control::{Answer, CONVERSATION};
 
 /// A client's answers wait here at most; then its spool is not read further until it takes some.
 const CLIENT_BUFFER: usize = 128 * 1024;
+/// What may wait for a client in all; then it is let go.
+const MOST_WAITING: usize = 8 << 20;
 /// Messages from the guest are small.
 const MAX_GUEST_CONTROL: usize = 1024 * 1024;
 /// Connections at once.
 const MAX_CLIENTS: usize = 512;
+/// Executions that get a spool of full size; those beyond get a small one.
+const FULL_SPOOLS: usize = 8;
 /// Finished executions whose output is kept.
 const KEPT_EXECUTIONS: usize = 64;
 /// File operations have numbers apart from executions.

@@ -28,12 +28,21 @@ pub(super) const PERSONALITY_QUERY: u32 = 0xffff_ffff;
 pub(super) enum Check {
     /// No new namespaces.
     Clone,
+    /// Nothing that makes whoever else opens a file wait, or reports on it: files may be shared with the host.
+    Fcntl,
     /// Nothing that types into a terminal.
     Ioctl,
+    /// Pipes, sockets and plain files, but no devices. Calls differ in which argument is the mode.
+    Mknod {
+        /// Its place.
+        mode: u32,
+    },
     /// The default personality, and in debug profiles the one without address randomisation.
     Personality,
     /// Anything but moving the parts of the memory map.
     Prctl,
+    /// The caller's own limits only, not those of another process, the guest among them.
+    Prlimit,
     /// Unix, the internet families, and netlink for routes.
     Socket,
     /// Unix only.
@@ -46,10 +55,28 @@ impl Check {
             Check::Clone => {
                 vec![load_argument(0), jump(BPF_JSET, NAMESPACE_FLAGS, 0, 1), fail(libc::EPERM), allow()]
             }
+            Check::Fcntl => vec![
+                load_argument(1),
+                jump(BPF_JEQ, libc::F_SETLEASE as u32, 1, 0),
+                jump(BPF_JEQ, libc::F_NOTIFY as u32, 0, 1),
+                fail(libc::EPERM),
+                allow(),
+            ],
+            Check::Prlimit => vec![load_argument(0), jump(BPF_JEQ, 0, 1, 0), fail(libc::EPERM), allow()],
             Check::Ioctl => vec![
                 load_argument(1),
                 jump(BPF_JEQ, libc::TIOCSTI as u32, 1, 0),
                 jump(BPF_JEQ, libc::TIOCLINUX as u32, 0, 1),
+                fail(libc::EPERM),
+                allow(),
+            ],
+            Check::Mknod { mode } => vec![
+                load_argument(mode),
+                mask(libc::S_IFMT),
+                jump(BPF_JEQ, libc::S_IFIFO, 4, 0),
+                jump(BPF_JEQ, libc::S_IFSOCK, 3, 0),
+                jump(BPF_JEQ, libc::S_IFREG, 2, 0),
+                jump(BPF_JEQ, 0, 1, 0),
                 fail(libc::EPERM),
                 allow(),
             ],

@@ -20,7 +20,7 @@ pub(super) const ALLOWED: &[Call] = calls! {
     SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_close_range, SYS_connect, SYS_copy_file_range,
     SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
     SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_faccessat, SYS_faccessat2, SYS_fadvise64,
-    SYS_fallocate, SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_fcntl,
+    SYS_fallocate, SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat,
     SYS_fdatasync, SYS_fgetxattr, SYS_flistxattr, SYS_flock, SYS_fremovexattr, SYS_fsetxattr, SYS_fstat,
     SYS_fstatfs, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_futex_waitv, SYS_get_robust_list, SYS_getcpu,
     SYS_getcwd, SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getgroups, SYS_getitimer,
@@ -35,7 +35,7 @@ pub(super) const ALLOWED: &[Call] = calls! {
     SYS_mq_unlink, SYS_mremap, SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
     SYS_munlockall, SYS_munmap, SYS_nanosleep, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_pidfd_open,
     SYS_pidfd_send_signal, SYS_pipe2, SYS_pkey_alloc, SYS_pkey_free, SYS_pkey_mprotect, SYS_ppoll,
-    SYS_pread64, SYS_preadv, SYS_preadv2, SYS_prlimit64, SYS_pselect6, SYS_pwrite64, SYS_pwritev,
+    SYS_pread64, SYS_preadv, SYS_preadv2,  SYS_pselect6, SYS_pwrite64, SYS_pwritev,
     SYS_pwritev2, SYS_read, SYS_readahead, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmmsg,
     SYS_recvmsg, SYS_removexattr, SYS_renameat2, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
     SYS_rt_sigpending, SYS_rt_sigprocmask, SYS_rt_sigqueueinfo, SYS_rt_sigreturn, SYS_rt_sigsuspend,
@@ -74,7 +74,7 @@ pub(super) const REFUSED: &[Call] = calls! {
     SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf, SYS_chroot, SYS_clock_adjtime, SYS_clock_settime,
     SYS_delete_module, SYS_fanotify_init, SYS_finit_module, SYS_fsconfig, SYS_fsmount, SYS_fsopen,
     SYS_fspick, SYS_init_module, SYS_kcmp, SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_mbind,
-    SYS_migrate_pages, SYS_mknodat, SYS_mlockall, SYS_mount, SYS_mount_setattr, SYS_move_mount,
+    SYS_migrate_pages, SYS_mlockall, SYS_mount, SYS_mount_setattr, SYS_move_mount,
     SYS_move_pages, SYS_name_to_handle_at, SYS_nfsservctl, SYS_open_by_handle_at, SYS_open_tree,
     SYS_perf_event_open, SYS_pidfd_getfd, SYS_pivot_root, SYS_process_madvise, SYS_process_vm_writev,
     SYS_quotactl, SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_sched_setattr, SYS_sched_setparam,
@@ -86,7 +86,7 @@ pub(super) const REFUSED: &[Call] = calls! {
 /// Refused, and known to one architecture only.
 #[cfg(target_arch = "x86_64")]
 pub(super) const REFUSED_HERE: &[Call] = calls! {
-    SYS_ioperm, SYS_iopl, SYS_kexec_file_load, SYS_mknod, SYS_modify_ldt
+    SYS_ioperm, SYS_iopl, SYS_kexec_file_load, SYS_modify_ldt
 };
 
 /// Refused, and known to one architecture only.
@@ -101,9 +101,14 @@ pub(super) const DEBUG: &[Call] = calls! {
 /// Allowed or refused by their arguments.
 pub(super) const CHECKED: &[(Call, Check)] = &[
     (("SYS_clone", libc::SYS_clone), Check::Clone),
+    (("SYS_fcntl", libc::SYS_fcntl), Check::Fcntl),
     (("SYS_ioctl", libc::SYS_ioctl), Check::Ioctl),
+    (("SYS_mknodat", libc::SYS_mknodat), Check::Mknod { mode: 2 }),
+    #[cfg(target_arch = "x86_64")]
+    (("SYS_mknod", libc::SYS_mknod), Check::Mknod { mode: 1 }),
     (("SYS_personality", libc::SYS_personality), Check::Personality),
     (("SYS_prctl", libc::SYS_prctl), Check::Prctl),
+    (("SYS_prlimit64", libc::SYS_prlimit64), Check::Prlimit),
     (("SYS_socket", libc::SYS_socket), Check::Socket),
     (("SYS_socketpair", libc::SYS_socketpair), Check::Socketpair),
 ];

@@ -60,10 +60,16 @@ fn expected(number: u32, arguments: [u64; 6], profile: Profile) -> u32 {
     match CHECKED.iter().find(|(call, _)| call.1 == libc::c_long::from(number)) {
         None => errno(libc::ENOSYS),
         Some((_, Check::Clone)) => allowed_if(first & 0x7e02_0080 == 0, libc::EPERM),
+        Some((_, Check::Fcntl)) => allowed_if(second != 1024 && second != 1026, libc::EPERM),
+        Some((_, Check::Prlimit)) => allowed_if(first == 0, libc::EPERM),
         Some((_, Check::Ioctl)) => allowed_if(second != 0x5412 && second != 0x541c, libc::EPERM),
         Some((_, Check::Personality)) => {
             let debugger = profile.debug && first == 0x40000;
             allowed_if(first == 0 || first == u32::MAX || debugger, libc::EPERM)
+        }
+        Some((_, Check::Mknod { mode })) => {
+            let mode = if *mode == 1 { second } else { third };
+            allowed_if([0, 0x1000, 0x8000, 0xc000].contains(&(mode & 0xf000)), libc::EPERM)
         }
         Some((_, Check::Prctl)) => allowed_if(first != 35, libc::EPERM),
         Some((_, Check::Socket)) => {
@@ -82,6 +88,8 @@ fn expected(number: u32, arguments: [u64; 6], profile: Profile) -> u32 {
 /// Values at which some check changes its mind, each also with rubbish in the upper half.
 fn telling_values() -> Vec<u64> {
     let mut values: Vec<u64> = (0..=46).collect();
+    values.extend([0x2180, 0x6180, 0x1180, 0x8180, 0xc180, 0x41ff]);
+    values.extend([1023, 1024, 1025, 1026, 1027]);
     values.extend([0x5411, 0x5412, 0x5413, 0x541b, 0x541c, 0x541d, 0x80, 0x8000a, 0x80002]);
     values.extend([PERSONALITY_QUERY, ADDR_NO_RANDOMIZE, NAMESPACE_FLAGS, SOCK_PACKET].map(u64::from));
     values.extend((0..32).map(|bit| 1 << bit));
@@ -180,15 +188,17 @@ fn in_child(body: impl FnOnce() -> i32) -> i32 {
 
 fn errno_of(number: libc::c_long, first: u64, second: u64, third: u64) -> i32 {
     // SAFETY: the calls under test are given no pointers they could write through.
-    if unsafe { libc::syscall(number, first, second, third) } >= 0 {
+    if unsafe { libc::syscall(number, first, second, third, 0) } >= 0 {
         return 0;
     }
     // SAFETY: errno's location is always valid for the thread.
     unsafe { *libc::__errno_location() }
 }
 
-fn attempts() -> [(libc::c_long, u64, u64, u64, i32); 6] {
+fn attempts() -> [(libc::c_long, u64, u64, u64, i32); 8] {
     [
+        (libc::SYS_fcntl, 0, libc::F_SETLEASE as u64, libc::F_RDLCK as u64, libc::EPERM),
+        (libc::SYS_prlimit64, u64::from(std::process::id()), libc::RLIMIT_NOFILE as u64, 0, libc::EPERM),
         (libc::SYS_unshare, libc::CLONE_NEWUSER as u64, 0, 0, libc::EPERM),
         (libc::SYS_io_uring_setup, 0, 0, 0, libc::ENOSYS),
         (libc::SYS_socket, libc::AF_VSOCK as u64, libc::SOCK_STREAM as u64, 0, libc::EAFNOSUPPORT),

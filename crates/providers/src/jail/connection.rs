@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Duration;
 
 use belljar_core::wire::{Decoder, Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
 use belljar_core::{Error, ErrorCode, Result};
@@ -53,8 +54,18 @@ pub(super) async fn open(state_dir: &Path, request: Request) -> Result<(Sender, 
     Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
 }
 
-/// Asks for something that has one answer.
+/// A monitor that says nothing for this long is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks for something that has one answer, which a monitor gives at once.
 pub(super) async fn ask(state_dir: &Path, request: Request) -> Result<Answer> {
+    tokio::time::timeout(PATIENCE, ask_patiently(state_dir, request)).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorCode::Lost, "the sandbox's monitor does not answer")
+            .hint("`belljar rm -f` ends the sandbox without asking it"))
+    })
+}
+
+async fn ask_patiently(state_dir: &Path, request: Request) -> Result<Answer> {
     let (_sender, mut receiver) = open(state_dir, request).await?;
     match receiver.next().await? {
         Some(Incoming::Answer(Answer::Failed(error))) => Err(error),

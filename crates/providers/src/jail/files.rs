@@ -17,6 +17,13 @@ use super::execs::unexpected;
 /// How many entries a listing may have before it is refused, so that what is inside cannot fill our memory.
 const MAX_ENTRIES: usize = 100_000;
 
+/// The same for the bytes of their names.
+const MAX_LISTING: usize = 32 << 20;
+
+fn entry_bytes(entry: &Entry) -> usize {
+    entry.name.len() + entry.path.len() + entry.target.as_ref().map_or(0, String::len)
+}
+
 /// The files of one sandbox.
 #[derive(Debug)]
 pub(super) struct JailFiles {
@@ -147,17 +154,22 @@ impl Files for JailFiles {
     async fn list(&self, path: &FilePath, user: UserName, depth: u32) -> Result<Vec<Entry>> {
         let operation = FileOperation::List { path: path.clone(), depth };
         let (_sender, mut receiver) = begin(&self.state_dir, user, operation).await?;
-        let mut entries = Vec::new();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
         loop {
             match next_event(&mut receiver).await? {
-                Event::Entries(more) => entries.extend(more),
+                Event::Entries(more) => {
+                    bytes += more.iter().map(entry_bytes).sum::<usize>();
+                    entries.extend(more);
+                }
                 Event::Done => return Ok(entries),
                 other => return Err(misplaced(&other)),
             }
-            if entries.len() > MAX_ENTRIES {
+            if entries.len() > MAX_ENTRIES || bytes > MAX_LISTING {
                 return Err(Error::new(
                     ErrorCode::ResourceExhausted,
-                    format!("`{path}` has more than {MAX_ENTRIES} entries"),
+                    format!(
+                        "`{path}` has more than {MAX_ENTRIES} entries, or names longer than a listing holds"
+                    ),
                 )
                 .hint("list a smaller directory, or less deep"));
             }

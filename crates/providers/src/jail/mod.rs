@@ -22,12 +22,12 @@ use belljar_core::{
     SandboxInfo, SandboxSpec,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Ready, Report};
-use belljar_jail::sweep;
+use belljar_jail::{slot, sweep};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, Command};
 
 use self::programs::Programs;
-use self::record::{BuiltRecord, Lease, Remains, is_alive, remains};
+use self::record::{BuiltRecord, Lease, ProcessMark, Remains, is_alive, remains};
 use self::sandbox::{Jailed, blocking, info};
 use crate::home::{Home, problem};
 use crate::template::{self, Template, TemplateError};
@@ -128,6 +128,19 @@ fn launcher_failed(why: &str) -> Error {
         .hint("`belljar doctor` checks every step of a launch")
 }
 
+/// Root of a user namespace that lacks the ids of sandboxes is neither root enough nor an ordinary user.
+fn check_ids() -> Result<()> {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if !rustix::process::geteuid().is_root() || slot::has_all_ids(&map) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::PermissionDenied,
+        "Belljar runs as root of a user namespace that lacks the user ids of sandboxes",
+    )
+    .hint("run it as root of the host, or as an ordinary user for a rootless sandbox"))
+}
+
 fn template_problem(error: &TemplateError) -> Error {
     let code = match error {
         TemplateError::Unknown { .. } => ErrorCode::NotFound,
@@ -168,8 +181,10 @@ impl Provider for Jail {
         Capabilities::of(&list)
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
+        check_ids()?;
+        spec.limits = spec.limits.fitted();
         let (name, cache) = (spec.template.clone(), self.home.templates());
         let template =
             blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
@@ -179,7 +194,8 @@ impl Provider for Jail {
         Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
         let (ready, mut stdin) = self.launch(&self.plan(&id, &spec, template)).await?;
-        BuiltRecord { slot: ready.slot, losses: ready.losses }.write(&state_dir)?;
+        BuiltRecord { slot: ready.slot, monitor: ProcessMark::of(ready.monitor_pid), losses: ready.losses }
+            .write(&state_dir)?;
         let tie = if spec.tied_to_creator {
             Some(stdin)
         } else {

@@ -30,7 +30,39 @@ pub(super) struct Lease {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct BuiltRecord {
     pub(super) slot: Option<u32>,
+    pub(super) monitor: Option<ProcessMark>,
     pub(super) losses: Vec<String>,
+}
+
+/// A process, told from a later one of the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ProcessMark {
+    pid: i32,
+    started: u64,
+}
+
+impl ProcessMark {
+    /// The process that has this number now.
+    pub(super) fn of(pid: i32) -> Option<Self> {
+        Some(Self { pid, started: start_time(pid)? })
+    }
+
+    /// Kills it, if it is still the same.
+    pub(super) fn kill(self) {
+        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        // Held by the descriptor from here on, so what the number says now stays true.
+        if start_time(self.pid) == Some(self.started) {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+}
+
+/// When a process started, in clock ticks since boot: the 22nd field, counted after the name in parentheses.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 impl Lease {
@@ -91,7 +123,7 @@ pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
         fs::symlink_metadata(directory.join(SPOOL_DIR).join(ENDED_FILE)).and_then(|found| found.modified());
     let since_end = ended.ok().map(|end| now.duration_since(end).unwrap_or_default());
     match since_end {
-        None if age < LAUNCH => Remains::Fresh,
+        None if age < LAUNCH && !directory.join(BUILT_FILE).exists() => Remains::Fresh,
         None if lease.spec.tied_to_creator => Remains::Forgotten,
         // Its creator removes it in a moment, if it lives.
         Some(since) if lease.spec.tied_to_creator => {

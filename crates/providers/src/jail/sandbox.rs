@@ -93,7 +93,11 @@ impl Sandbox for Jailed {
 /// Ends a sandbox and waits until its launcher has taken the walls down.
 async fn end(state_dir: &Path) -> Result<()> {
     // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
-    let _ = tokio::time::timeout(END_PATIENCE, connection::ask(state_dir, Request::Kill)).await;
+    if let Err(error) = connection::ask(state_dir, Request::Kill).await
+        && error.code == ErrorCode::Lost
+    {
+        end_without_asking(state_dir).await?;
+    }
     let patience = Instant::now() + END_PATIENCE;
     let mut pause = Duration::from_micros(200);
     while is_alive(state_dir) {
@@ -112,6 +116,18 @@ async fn end(state_dir: &Path) -> Result<()> {
         pause = (pause * 2).min(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Kills a monitor that does not answer; its guest goes with it, and the launcher takes the walls down.
+async fn end_without_asking(state_dir: &Path) -> Result<()> {
+    let built = BuiltRecord::read(state_dir);
+    blocking(move || {
+        if let Some(monitor) = built.monitor {
+            monitor.kill();
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// If the launcher itself was killed, its cgroups are still there.

@@ -66,7 +66,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
 
     let links = system_links(source);
     let mut mounts = system_mounts(source, &links);
-    mounts.extend(prefixes.iter().map(|prefix| bind(source, prefix)));
+    mounts.extend(prefixes.iter().map(|prefix| layer(source, prefix)));
     let empty = empty_file(cache_dir)?;
     for target in settings::covered(source, &prefixes) {
         mounts.push(Mount { source: empty.clone(), target, copy_on_write: false });
@@ -146,23 +146,25 @@ fn system_links(source: &Source) -> Vec<(PathBuf, PathBuf)> {
 }
 
 fn system_mounts(source: &Source, links: &[(PathBuf, PathBuf)]) -> Vec<Mount> {
-    let mut mounts = vec![Mount { copy_on_write: true, ..bind(source, Path::new("/usr")) }];
+    let mut mounts = vec![layer(source, Path::new("/usr"))];
     for path in SYSTEM_DIRECTORIES.iter().map(Path::new) {
         if source.is_dir(path) && !links.iter().any(|(link, _)| link == path) {
-            mounts.push(bind(source, path));
+            mounts.push(layer(source, path));
         }
     }
     let packages = Path::new("/var/lib/dpkg");
     // Watched by its status file: the directory itself changes with every lock.
     if source.at(packages).is_dir() {
-        mounts.push(Mount { copy_on_write: true, ..bind(source, packages) });
+        mounts.push(layer(source, packages));
     }
     mounts
 }
 
-fn bind(source: &Source, path: &Path) -> Mount {
+/// A directory of the host, always under a layer of the sandbox's own: then no lock, lease or watch inside is on the
+/// very files that the host uses.
+fn layer(source: &Source, path: &Path) -> Mount {
     let real = source.canonical(path).unwrap_or_else(|| path.to_owned());
-    Mount { source: source.at(&real), target: path.to_owned(), copy_on_write: false }
+    Mount { source: source.at(&real), target: path.to_owned(), copy_on_write: true }
 }
 
 fn environment(found: &Found, shell: &Path, trusted: bool) -> Vec<(String, String)> {

@@ -1,0 +1,262 @@
+//! The jail through the built program: endings, walls, bombs and lives. Needs root and a kernel with everything that
+//! `belljar doctor` asks for; without them these tests fail, they do not skip.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
+mod bombs;
+mod endings;
+mod life;
+mod walls;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The first host id of the first sandbox slot, and how many ids a slot has.
+const FIRST_ID: u32 = 0x7000_0000;
+const IDS_PER_SLOT: u32 = 65_536;
+
+/// For conditions that have no bound of their own.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the issue states a bound in seconds, the tests of this program do not compete for the processors.
+static TURNS: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Shared(#[expect(dead_code, reason = "held until dropped")] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code, reason = "held until dropped")] RwLockWriteGuard<'static, ()>),
+}
+
+/// The built program with a data directory of its own. Dropping it removes its sandboxes.
+struct Bell {
+    home: tempfile::TempDir,
+    _turn: Turn,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self::with(Turn::Shared(TURNS.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// For a test with a stated bound: no other test runs meanwhile, and the template is warm.
+    fn alone() -> Self {
+        let bell = Self::with(Turn::Alone(TURNS.write().unwrap_or_else(PoisonError::into_inner)));
+        assert!(bell.run(&["run", "--", "true"]).status.success());
+        bell
+    }
+
+    fn with(turn: Turn) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "these tests need root: run them with sudo -E");
+        Self { home: tempfile::tempdir().unwrap(), _turn: turn }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command.args(words).env("BELLJAR_HOME", self.home.path()).env_remove("BELLJAR_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Runs with `--json` and answers the one object.
+    fn json(&self, words: &[&str]) -> Value {
+        let output = self.run(&[&[words[0], "--json"], &words[1..]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{words:?}: {error}: {} {}", output.status, String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// Creates a sandbox and answers its id.
+    fn create(&self, options: &[&str]) -> String {
+        let object = self.json(&[&["create"], options].concat());
+        object["sandbox_id"].as_str().unwrap_or_else(|| panic!("not created: {object}")).to_owned()
+    }
+
+    fn shell(&self, id: &str, script: &str) -> Value {
+        self.json(&["exec", id, "--", "sh", "-c", script])
+    }
+
+    fn python(&self, id: &str, script: &str) -> Value {
+        self.json(&["exec", id, "--", "python3", "-c", script])
+    }
+
+    /// Starts a Python program in the background of a sandbox and waits until it has said this line; answers all it said.
+    fn background(&self, id: &str, script: &str, line: &str) -> String {
+        let exec = self.json(&["exec", "-d", "--timeout", "10m", id, "--", "python3", "-uc", script]);
+        let number = exec["exec"].to_string();
+        let mut said = String::new();
+        until(&format!("`{line}`"), PATIENCE, || {
+            let execution = self.json(&["logs", id, &number])["executions"][0].clone();
+            said = format!("{}{}", execution["stdout"].as_str().unwrap_or_default(), execution["stderr"]);
+            assert!(execution["termination"].is_null(), "it ended: {execution}");
+            said.lines().any(|said| said.starts_with(line))
+        });
+        said
+    }
+
+    /// The state that `ls -a` shows, which also sweeps; `None` when it is not listed.
+    fn state(&self, id: &str) -> Option<String> {
+        let listed = self.json(&["ls", "-a"]);
+        let sandboxes = listed["sandboxes"].as_array().unwrap();
+        let found = sandboxes.iter().find(|sandbox| sandbox["id"] == id)?;
+        Some(found["state"].as_str().unwrap().to_owned())
+    }
+
+    fn directory(&self, id: &str) -> PathBuf {
+        self.home.path().join("sandboxes").join(id)
+    }
+
+    /// The processes outside that look after a sandbox: they hold its lock.
+    fn keepers(&self, id: &str) -> Keepers {
+        let lock = self.directory(id).join("lock");
+        let holds = |process: &Process| {
+            let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
+            fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == lock)
+        };
+        let (launchers, monitors): (Vec<Process>, Vec<Process>) =
+            processes().into_iter().filter(holds).partition(|process| process.uid == 0);
+        assert_eq!((launchers.len(), monitors.len()), (1, 1), "one launcher, one monitor without privileges");
+        Keepers { launcher: launchers[0].pid, monitor: monitors[0].pid, slot: monitors[0].slot().unwrap() }
+    }
+
+    /// Sees that nothing of an ended sandbox is left but (perhaps) its record.
+    fn assert_gone(&self, slot: u32) {
+        self.run(&["ls"]);
+        until("no process with its ids", Duration::from_secs(1), || in_slot(slot).is_empty());
+        assert_eq!(cgroups(slot), Vec::<PathBuf>::new(), "its cgroups are gone");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(self.home.path().to_str().unwrap()), "its mounts are gone: {mounts}");
+        let loops = fs::read_dir("/sys/block").unwrap().flatten();
+        let ours = loops
+            .filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok())
+            .find(|file| file.contains(self.home.path().to_str().unwrap()));
+        assert_eq!(ours, None, "its loop devices are gone");
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let ids = String::from_utf8(self.run(&["ls", "-a", "-q"]).stdout).unwrap();
+        let words: Vec<&str> = ["rm", "-f"].into_iter().chain(ids.lines()).collect();
+        if words.len() > 2 {
+            let output = self.run(&words);
+            if !std::thread::panicking() {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                let left: Vec<_> = fs::read_dir(self.home.path().join("sandboxes")).unwrap().collect();
+                assert!(left.is_empty(), "{left:?}");
+            }
+        }
+    }
+}
+
+/// The processes outside a sandbox that belong to it, and its number on this machine.
+struct Keepers {
+    launcher: i32,
+    monitor: i32,
+    slot: u32,
+}
+
+/// A process as the host sees it.
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    uid: u32,
+    command: String,
+}
+
+impl Process {
+    /// Reads one; `None` if it is gone or a zombie.
+    fn read(pid: i32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)
+        };
+        let uid = field("Uid:")?.parse().ok()?;
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        (field("State:") != Some("Z")).then(|| Self {
+            pid,
+            uid,
+            command: String::from_utf8_lossy(&command).into_owned(),
+        })
+    }
+
+    fn slot(&self) -> Option<u32> {
+        Some(self.uid.checked_sub(FIRST_ID)? / IDS_PER_SLOT)
+    }
+}
+
+fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// The processes inside sandboxes that have this word in their command line.
+fn marked(marker: &str) -> Vec<Process> {
+    let mut found = processes();
+    found.retain(|process| process.slot().is_some() && process.command.contains(marker));
+    found
+}
+
+fn in_slot(slot: u32) -> Vec<Process> {
+    let mut found = processes();
+    found.retain(|process| process.slot() == Some(slot));
+    found
+}
+
+/// The cgroups of a slot, in every hierarchy.
+fn cgroups(slot: u32) -> Vec<PathBuf> {
+    fn search(directory: &Path, depth: u32, number: &str, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if directory.ends_with("belljar") && entry.file_name() == number {
+                found.push(entry.path());
+            } else if depth > 0 {
+                search(&entry.path(), depth - 1, number, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    search(Path::new("/sys/fs/cgroup"), 5, &slot.to_string(), &mut found);
+    found
+}
+
+/// Polls until the condition holds; panics when the time is over.
+fn until(what: &str, longest: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + longest;
+    loop {
+        let late = Instant::now() >= deadline;
+        if condition() {
+            return;
+        }
+        assert!(!late, "not within {longest:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A word that nothing else on this machine has in its command line.
+fn marker() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let time = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    format!("marker-{}-{}-{time}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn send(pid: i32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
