@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::{Error, ErrorCode, FilePath, Result};
@@ -25,15 +26,22 @@ pub(crate) enum Source {
 impl Source {
     /// Opens a file or directory of the host, which proves that it can be read.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+        // A pipe without a writer would keep us waiting.
+        let file = File::options().read(true).custom_flags(NONBLOCK).open(path);
+        let file = file.map_err(|error| unreadable(path, &error))?;
         let kind = file.metadata().map_err(|error| unreadable(path, &error))?.file_type();
         if kind.is_dir() {
             std::fs::read_dir(path).map_err(|error| unreadable(path, &error))?;
             return Ok(Self::Directory(path.to_owned()));
         }
+        if !kind.is_file() {
+            return Err(unreadable(path, &std::io::Error::other("it is neither a file nor a directory")));
+        }
         Ok(Self::File { path: path.to_owned(), file })
     }
 }
+
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// A file of the host cannot be read.
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {

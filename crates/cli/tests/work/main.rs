@@ -12,7 +12,6 @@ mod work;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -208,8 +207,8 @@ fn finish_into_sum(command: &mut Command) -> (Ended, String) {
     (Ended { status, stdout: Vec::new(), stderr, peak_kib }, sum.join().unwrap())
 }
 
-/// Waits for a child and kills it if it hangs. The peak counts from its exec on, so the test's own memory is no part
-/// of it as long as that is small too.
+/// Waits for a child and kills it if it hangs. Its peak memory is looked at while it runs: what the kernel reports
+/// after the end counts the test's own memory, from before exec, as the child's.
 fn wait(mut child: Child) -> (ExitStatus, String, u64) {
     let mut stderr = child.stderr.take().unwrap();
     let errors = std::thread::spawn(move || {
@@ -218,23 +217,29 @@ fn wait(mut child: Child) -> (ExitStatus, String, u64) {
         String::from_utf8_lossy(&text).into_owned()
     });
     let pid = Pid::from_child(&child);
+    let status_file = format!("/proc/{}/status", child.id());
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut status = 0;
-        // SAFETY: all-zero bytes are a valid rusage, a struct of integers.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers are to live values of the right types, and nobody else waits for this child.
-        let waited = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &mut status, 0, &mut usage) };
-        assert_eq!(waited, pid.as_raw_nonzero().get());
-        let _ = send.send((ExitStatus::from_raw(status), u64::try_from(usage.ru_maxrss).unwrap()));
-    });
-    let ended = receive.recv_timeout(PATIENCE);
-    if ended.is_err() {
+    std::thread::spawn(move || send.send(child.wait().unwrap()));
+    let (started, mut peak) = (std::time::Instant::now(), 0);
+    let status = loop {
+        match receive.recv_timeout(std::time::Duration::from_millis(5)) {
+            Ok(status) => break Some(status),
+            Err(_) if started.elapsed() > PATIENCE => break None,
+            Err(_) => peak = peak.max(memory_peak(&status_file)),
+        }
+    };
+    if status.is_none() {
         let _ = kill_process(pid, Signal::KILL);
     }
     let stderr = errors.join().unwrap();
-    let (status, peak) = ended.unwrap_or_else(|_| panic!("it hangs: {stderr}"));
-    (status, stderr, peak)
+    (status.unwrap_or_else(|| panic!("it hangs: {stderr}")), stderr, peak)
+}
+
+/// The most memory, in KiB, that the process had so far; 0 when it has ended.
+fn memory_peak(status_file: &str) -> u64 {
+    let status = std::fs::read_to_string(status_file).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// The SHA-256 of all that can be read from there.
