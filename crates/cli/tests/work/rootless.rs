@@ -285,3 +285,16 @@ fn what_this_user_may_not_read_or_write_is_named() {
     let ended = somebody.belljar(&["run", "--out", &format!("x:{}/x", theirs.display()), "--", "touch", "x"]);
     ended.refused(125, &["--out", "closed"]);
 }
+
+/// Without cgroups a process of ours keeps an execution together, and code with the same user id can kill it.
+#[test]
+fn a_command_that_kills_its_keeper_does_not_outlive_it() {
+    let somebody = Somebody::new();
+    let id = somebody.json(&["create"])["sandbox_id"].as_str().unwrap().to_owned();
+    let script = "setsid sleep 1000 & sleep 1000 & kill -9 $PPID; sleep 1000";
+    somebody.belljar(&["exec", "--timeout", "5s", &id, "--", "sh", "-c", script]);
+    let left = somebody.belljar(&["exec", &id, "--", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]);
+    let said = String::from_utf8_lossy(&left.stdout).into_owned();
+    assert!(!said.contains("sleep 1000"), "{said}");
+    somebody.ok(&["rm", "-f", &id]);
+}

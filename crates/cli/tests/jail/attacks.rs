@@ -1,0 +1,153 @@
+//! What an attack on the whole thing once broke, and must not again. Each names what was at stake.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::{Bell, PATIENCE, send, text, until};
+
+/// A lease on a file that the host uses makes whoever opens it there wait.
+#[test]
+fn nobody_inside_can_make_the_host_wait_for_a_file() {
+    const LEASE: &str =
+        "import fcntl, sys; fcntl.fcntl(open(sys.argv[1]), 1024, fcntl.F_RDLCK); print('leased')";
+    let bell = Bell::new();
+    let own = bell.home.path().join("own");
+    fs::write(&own, "").unwrap();
+    let control = std::process::Command::new("python3").args(["-c", LEASE]).arg(&own).output().unwrap();
+    assert_eq!(text(&control.stdout), "leased\n", "the host's root may");
+    for user in ["user", "root"] {
+        for file in ["/usr/bin/env", "/etc/hosts"] {
+            let tried = bell.run(&["run", "--user", user, "--", "python3", "-c", LEASE, file]);
+            assert!(!tried.status.success(), "{user} leased {file}");
+            assert!(text(&tried.stderr).contains("Operation not permitted"), "{}", text(&tried.stderr));
+        }
+    }
+}
+
+/// Root inside could take the guest's file descriptors away, and with them every later execution.
+#[test]
+fn root_inside_cannot_change_the_limits_of_the_first_process() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let script = "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (8, 8))";
+    let tried = bell.json(&["exec", "--user", "root", &id, "--", "python3", "-c", script]);
+    assert!(tried["stderr"].as_str().unwrap().contains("PermissionError"), "{tried}");
+    assert_eq!(bell.shell(&id, "echo works")["stdout"], "works\n");
+}
+
+/// Buffers of sockets are memory too, and on some kernels nobody counts them.
+#[test]
+fn socket_buffers_do_not_escape_the_memory_limit() {
+    const FILL: &str = "
+import socket
+listener = socket.create_server(('127.0.0.1', 0), backlog=1000)
+pairs, parked = [], 0
+try:
+    for _ in range(1500):
+        one = socket.create_connection(listener.getsockname())
+        other = listener.accept()[0]
+        one.setblocking(False)
+        pairs.append((one, other))
+        try:
+            while True:
+                parked += one.send(bytes(65536))
+        except BlockingIOError:
+            pass
+except OSError:
+    pass
+print(parked >> 20)
+";
+    let bell = Bell::new();
+    let result = bell.json(&["run", "--memory", "64m", "--timeout", "60s", "--", "python3", "-c", FILL]);
+    let parked: u64 = match result["stdout"].as_str().unwrap().trim() {
+        // Killed for it is as good.
+        "" => return assert_eq!(result["termination"], "out_of_memory", "{result}"),
+        number => number.parse().unwrap(),
+    };
+    assert!(parked < 128, "{parked} MiB are parked in sockets of a sandbox with 64 MiB");
+}
+
+/// One message that was too large for the monitor ended the sandbox.
+#[test]
+fn listing_hostile_links_harms_nobody() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let made = bell
+        .python(&id, "import os; os.mkdir('d'); [os.symlink(b'\\x01' * 4095, f'd/{n}') for n in range(300)]");
+    assert_eq!(made["exit_code"], 0, "{made}");
+    let listed = bell.json(&["ls", &format!("{id}:d")]);
+    assert_eq!(listed["entries"].as_array().unwrap().len(), 300);
+    assert_eq!(bell.state(&id).as_deref(), Some("running"));
+}
+
+/// The command line's memory grew with whatever a directory held.
+#[test]
+fn a_listing_has_a_bound_in_bytes() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let made = bell
+        .python(&id, "import os; os.mkdir('d'); [os.symlink('x' * 4000, f'd/{n}') for n in range(20000)]");
+    assert_eq!(made["exit_code"], 0, "{made}");
+    let listed = bell.json(&["ls", &format!("{id}:d")]);
+    assert_eq!(listed["error"]["code"], "resource_exhausted", "{listed}");
+    assert_eq!(bell.shell(&id, "echo works")["stdout"], "works\n");
+}
+
+/// A copy that lost files looked like a whole one.
+#[test]
+fn a_copy_that_is_not_whole_says_so() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    bell.shell(&id, "mkdir -p t/a t/m t/z; echo 2 > t/z/important; chmod 0 t/m");
+    let copied = bell.run(&["cp", &format!("{id}:t"), bell.home.path().join("t").to_str().unwrap()]);
+    assert_eq!(copied.status.code(), Some(125));
+    assert!(text(&copied.stderr).contains("t/m"), "what was in the way: {}", text(&copied.stderr));
+}
+
+/// Names that no host takes made the copy slower with every level.
+#[test]
+fn a_tree_deeper_than_a_path_is_refused() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let made =
+        bell.python(&id, "import os\nfor _ in range(200):\n os.mkdir('x' * 200)\n os.chdir('x' * 200)");
+    assert_eq!(made["exit_code"], 0, "{made}");
+    let to = bell.home.path().join("deep");
+    let copied = bell.run(&["cp", &format!("{id}:{}", "x".repeat(200)), to.to_str().unwrap()]);
+    assert_eq!(copied.status.code(), Some(125));
+    assert!(text(&copied.stderr).contains("bytes"), "{}", text(&copied.stderr));
+}
+
+/// A monitor that hangs kept `ls` and `rm` waiting.
+#[test]
+fn a_sandbox_whose_monitor_hangs_can_be_listed_and_removed() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let keepers = bell.keepers(&id);
+    send(keepers.monitor, Signal::STOP);
+    assert!(bell.state(&id).is_some());
+    let removed = bell.run(&["rm", "-f", &id]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    bell.assert_gone(keepers.slot);
+}
+
+/// A lock that the caller held stayed held as long as the sandbox lived.
+#[test]
+fn a_sandbox_keeps_nothing_that_its_creator_had_open() {
+    let bell = Bell::new();
+    let lock = bell.home.path().join("lock-of-the-caller");
+    let script =
+        format!("exec 9>'{}'; flock 9; exec '{}' create", lock.display(), env!("CARGO_BIN_EXE_belljar"));
+    let created = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .env("BELLJAR_HOME", bell.home.path())
+        .output()
+        .unwrap();
+    assert!(created.status.success(), "{}", text(&created.stderr));
+    let free = || {
+        std::process::Command::new("flock").args(["-n"]).arg(&lock).arg("true").status().unwrap().success()
+    };
+    until("the lock is free", PATIENCE.min(Duration::from_secs(5)), free);
+}
