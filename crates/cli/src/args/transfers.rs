@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use belljar_core::{Error, ErrorCode, FilePath, Result};
@@ -34,7 +34,7 @@ impl Source {
             std::fs::read_dir(path).map_err(|error| unreadable(path, &error))?;
             return Ok(Self::Directory(path.to_owned()));
         }
-        if !kind.is_file() {
+        if kind.is_fifo() || kind.is_socket() || kind.is_block_device() {
             return Err(unreadable(path, &std::io::Error::other("it is neither a file nor a directory")));
         }
         Ok(Self::File { path: path.to_owned(), file })

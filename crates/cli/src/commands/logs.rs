@@ -97,8 +97,12 @@ async fn show(
 
 /// What an execution has written: all of it if it ended or is to be followed, else what there is now.
 async fn kept(execs: &dyn Execs, exec: &ExecInfo, to_the_end: bool) -> Result<ExecResult, Failure> {
-    let handle = execs.attach(exec.exec).await?;
     let mut result = ExecResult::collect([]);
+    let handle = match execs.attach(exec.exec).await {
+        // One that streams to its caller keeps nothing.
+        Err(error) if error.code == ErrorCode::NotFound => return Ok(result),
+        attached => attached?,
+    };
     let ends = to_the_end || exec.termination.is_some();
     loop {
         let event = if ends {

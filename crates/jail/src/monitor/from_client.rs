@@ -178,18 +178,19 @@ impl Service {
     }
 
     pub(super) fn attach(&mut self, client: u64, exec: ExecId) {
-        let role = match self.executions.get(&exec.0).map(|execution| &execution.sink) {
-            Some(Sink::Spool(spool)) => {
-                let reader = Some(spool.reader());
-                Role::Follower { exec, reader, started: false, feeds: true, kill_on_close: false }
-            }
-            Some(_) => {
-                let error = Error::new(ErrorCode::NotFound, format!("the output of execution {exec} was not kept"))
-                    .hint("it went straight to its caller; start it in the background with `belljar exec -d` to keep it");
-                return self.finish(client, &Answer::Failed(error));
-            }
-            None => return self.finish(client, &Answer::Failed(no_such_execution(exec))),
+        let Some(execution) = self.executions.get(&exec.0) else {
+            return self.finish(client, &Answer::Failed(no_such_execution(exec)));
         };
+        let reader = match &execution.sink {
+            Sink::Spool(spool) => Some(spool.reader()),
+            Sink::Client(_) | Sink::Dropped { .. } => None,
+        };
+        if reader.is_none() && execution.outcome.is_none() {
+            let error = Error::new(ErrorCode::NotFound, format!("the output of execution {exec} is not kept"))
+                .hint("it goes straight to its caller; start it in the background with `belljar exec -d` to keep it");
+            return self.finish(client, &Answer::Failed(error));
+        }
+        let role = Role::Follower { exec, reader, started: false, feeds: true, kill_on_close: false };
         self.set_role(client, role);
     }
 
