@@ -3,7 +3,7 @@
 //! A case is skipped only when the provider does not declare what the case needs, and the report says so by name. The
 //! suite knows no async runtime: the caller lends it a way to sleep.
 //!
-//! ```ignore
+//! ```text
 //! #[tokio::test(flavor = "multi_thread")]
 //! async fn local_keeps_its_promises() {
 //!     let sleep = |span| -> BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(span)) };
@@ -196,7 +196,7 @@ pub async fn check_matching(
 
 /// Runs every case with tokio's timer: the usual body of a provider's conformance test.
 ///
-/// ```ignore
+/// ```text
 /// belljar_core::conformance_test!(local_keeps_its_promises, Programs::Real, Local::new());
 /// ```
 #[macro_export]
