@@ -285,7 +285,7 @@ print('finished')
     let home = bell.home.path().display().to_string();
     let looks = format!(
         "find / -path /proc -prune -o -name '{name}' -print 2>/dev/null; for path in {home} /var/lib/belljar /run/belljar \
-         /root/.ssh /root/.bash_history /root/.cargo /root/.config /boot /sys /lost+found /var/log /dev/vda /dev/kmsg /dev/mem \
+         /root/.ssh /root/.bash_history /root/.config /boot /sys /lost+found /var/log /dev/vda /dev/kmsg /dev/mem \
          /dev/kvm /dev/fuse /dev/loop0 /proc/kcore /proc/1/fd/0 /proc/1/mem /proc/1/environ; do \
          head -c1 $path >/dev/null 2>&1 && echo read $path; ls $path/ 2>/dev/null; done; ls -A /home; echo finished"
     );
