@@ -9,6 +9,7 @@ pub mod doctor;
 mod inside;
 pub mod landlock;
 pub mod launch;
+mod log;
 mod monitor;
 mod mounts;
 mod namespaces;

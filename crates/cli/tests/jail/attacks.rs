@@ -151,3 +151,57 @@ fn a_sandbox_keeps_nothing_that_its_creator_had_open() {
     };
     until("the lock is free", PATIENCE.min(Duration::from_secs(5)), free);
 }
+
+/// A mount of the test's own, gone with it.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(place: std::path::PathBuf) -> Self {
+        fs::create_dir(&place).unwrap();
+        let options = ["-t", "tmpfs", "-o", "size=24m,mode=0700", "belljar-test"];
+        assert!(std::process::Command::new("mount").args(options).arg(&place).status().unwrap().success());
+        Self(place)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A monitor that could not write its log died of it, and its sandbox with it.
+#[test]
+fn a_full_disk_outside_ends_no_sandbox() {
+    let bell = Bell::new();
+    let disk = SmallDisk::mount(bell.home.path().join("disk"));
+    let home = disk.0.to_str().unwrap();
+    let id = text(&bell.run(&["--home", home, "create"]).stdout).trim().to_owned();
+    fs::write(disk.0.join("full"), vec![0; 64 << 20]).unwrap_err();
+    let result = bell.json(&["exec", "--home", home, &id, "--", "sh", "-c", "echo ran; exit 3"]);
+    assert_eq!(result["exit_code"], 3, "{result}");
+    assert!(result["stdout"] == "ran\n" || result["stdout_gap"] == 4, "told or counted: {result}");
+    fs::remove_file(disk.0.join("full")).unwrap();
+    let after = bell.json(&["exec", "--home", home, &id, "--", "echo", "works"]);
+    assert_eq!(after["stdout"], "works\n", "{after}");
+    assert!(bell.run(&["--home", home, "rm", "-f", &id]).status.success());
+}
+
+/// Commands that could not be started left their (empty) output behind for good, and long ones hid all others.
+#[test]
+fn odd_commands_leave_the_list_of_executions_usable() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    for _ in 0..3 {
+        assert_eq!(bell.run(&["exec", &id, "--", "/nonexistent"]).status.code(), Some(127));
+    }
+    let spools = || fs::read_dir(bell.directory(&id).join("spool")).unwrap().count();
+    assert_eq!(spools(), 0);
+    let long = "x".repeat(120_000);
+    for _ in 0..40 {
+        assert!(bell.run(&["exec", &id, "--", "true", &long]).status.success());
+    }
+    let inspected = bell.json(&["inspect", &id]);
+    assert_eq!(inspected["executions"].as_array().unwrap().len(), 40, "{inspected}");
+    assert!(bell.run(&["logs", &id]).status.success());
+}

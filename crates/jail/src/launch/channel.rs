@@ -24,7 +24,7 @@ pub(super) fn listen_in(directory: &File) -> io::Result<OwnedFd> {
     // SAFETY: as above.
     unsafe { libc::umask(previous) };
     bound?;
-    listen(&socket, 128)?;
+    listen(&socket, 1024)?;
     Ok(socket)
 }
 

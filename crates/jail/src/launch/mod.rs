@@ -29,6 +29,7 @@ use crate::clock::boottime;
 use crate::control::{LOCK_FILE, SPOOL_DIR};
 use crate::inside::{self, Failure, Inside};
 use crate::landlock;
+use crate::log::note;
 use crate::monitor::{Monitor, confine};
 use crate::mounts::{self, Ownership, Tree};
 use crate::namespaces::{self, Forked, check};
@@ -118,8 +119,7 @@ impl Launch {
             .mode(0o600)
             .open(dir.join(LOCK_FILE))
             .map_err(at(LOCK_FILE))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| LaunchError::InUse(dir.clone()))?;
+        hold(&lock).map_err(|_| LaunchError::InUse(dir.clone()))?;
         let spool_path = dir.join(SPOOL_DIR);
         DirBuilder::new().mode(0o700).create(&spool_path).map_err(at(SPOOL_DIR))?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -269,7 +269,7 @@ impl Launch {
                 let status = match self.monitor(built) {
                     Ok(_) => 0,
                     Err(error) => {
-                        eprintln!("[sandbox {}] monitor: {error}", self.plan.id);
+                        note(format_args!("[sandbox {}] monitor: {error}", self.plan.id));
                         1
                     }
                 };
@@ -300,6 +300,17 @@ impl Launch {
         confine(self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()), &monitor.spool)?;
         monitor.run()
     }
+}
+
+/// Takes the sandbox's lock; someone who only looks whether it is held may be in the way for a moment.
+fn hold(lock: &File) -> rustix::io::Result<()> {
+    for _ in 0..200 {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
+            taken => return taken,
+        }
+    }
+    Err(rustix::io::Errno::WOULDBLOCK)
 }
 
 fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {

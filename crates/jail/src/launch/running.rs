@@ -9,6 +9,7 @@ use rustix::process::{WaitOptions, wait};
 
 use super::Privileged;
 use crate::control::SOCKET_FILE;
+use crate::log::note;
 use crate::monitor::write_ended;
 
 /// A sandbox with its monitor.
@@ -38,7 +39,7 @@ impl Running {
         if let Some(Privileged { group, .. }) = &self.privileged {
             let _ = group.kill();
             if let Err(error) = group.remove() {
-                eprintln!("cannot remove cgroups: {error}");
+                note(format_args!("cannot remove cgroups: {error}"));
             }
         }
     }

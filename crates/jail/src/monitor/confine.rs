@@ -10,6 +10,10 @@ use crate::namespaces::check;
 /// Takes the monitor's privileges away: it becomes the sandbox's own unmapped user, and may touch nothing of the
 /// file system but its spool.
 pub(crate) fn confine(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
+    // Every client and every spool is a descriptor.
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: files.maximum, maximum: files.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most)?;
     if let Some(owner) = owner {
         // SAFETY: plain system calls on numbers and valid pointers; the process is single-threaded. All capabilities
         // are cleared by hand, because the launcher's securebits keep them across changes of user.

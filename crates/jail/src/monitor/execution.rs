@@ -48,7 +48,7 @@ impl Execution {
     pub(super) fn info(&self) -> ExecInfo {
         ExecInfo {
             exec: self.id,
-            command: self.command.clone(),
+            command: shortened(&self.command),
             user: self.user,
             termination: self.outcome.map(|outcome| outcome.termination),
         }
@@ -62,6 +62,27 @@ impl Execution {
             Sink::Dropped { stdout, stderr } => {
                 *(if stream == Stream::Stdout { stdout } else { stderr }) += bytes.len() as u64;
             }
+        }
+    }
+}
+
+/// A command as it is told to others, who need to recognise it and not to run it.
+fn shortened(command: &Command) -> Command {
+    const MOST: usize = 4096;
+    let cut = |word: &str, room: usize| {
+        let end = (0..=room.min(word.len())).rev().find(|end| word.is_char_boundary(*end)).unwrap_or(0);
+        if end < word.len() { format!("{}…", &word[..end]) } else { word.to_owned() }
+    };
+    match command {
+        Command::Shell(line) => Command::Shell(cut(line, MOST)),
+        Command::Argv(words) => {
+            let mut room = MOST;
+            let short = words.iter().take(64).map_while(|word| {
+                let short = (room > 0).then(|| cut(word, room))?;
+                room = room.saturating_sub(short.len());
+                Some(short)
+            });
+            Command::Argv(short.collect())
         }
     }
 }
@@ -94,6 +115,16 @@ mod tests {
             read_bytes: None,
             write_bytes: None,
         }
+    }
+
+    #[test]
+    fn long_commands_are_told_shortly() {
+        let words = vec!["run".to_owned(), "é".repeat(100_000), "more".to_owned()];
+        let Command::Argv(short) = shortened(&Command::Argv(words)) else { panic!("still a list") };
+        assert_eq!(short[0], "run");
+        assert!(short[1].ends_with('…') && short.iter().map(String::len).sum::<usize>() < 5000);
+        let plain = Command::Argv(vec!["a".into(), "b".into()]);
+        assert_eq!(shortened(&plain), plain);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What clients ask: executions, files, and the sandbox's own state.
 
 use belljar_core::wire::{self, Frame, FrameKind};
-use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxState, SandboxStats, Stdin};
+use belljar_core::{
+    Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxSpec, SandboxState, SandboxStats, Stdin,
+};
 
 use super::client::Role;
 use super::execution::{Execution, Sink};
@@ -11,6 +13,7 @@ use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadlin
 use crate::cgroup::Probe;
 use crate::clock::boottime;
 use crate::control::{Answer, Open, PROTOCOL, Request};
+use crate::log::note;
 use crate::spool::{Bounds, Spool};
 
 impl Service {
@@ -95,6 +98,14 @@ impl Service {
                 let status = self.status();
                 self.finish(client, &status);
             }
+            Request::Extend { ttl } if ttl.is_zero() || ttl > SandboxSpec::MAX_TTL => {
+                let error = Error::new(
+                    ErrorCode::InvalidArgument,
+                    format!("a time to live of {ttl:?} is out of range"),
+                )
+                .hint("a sandbox lives for up to 365 days from now");
+                self.finish(client, &Answer::Failed(error));
+            }
             Request::Extend { ttl } => {
                 self.deadline = boottime().saturating_add(ttl);
                 let deadline_ms = guest_deadline(self.deadline);
@@ -171,7 +182,7 @@ impl Service {
         match Spool::create(&self.given.spool, &id.to_string(), self.spool_bounds()) {
             Ok(spool) => Sink::Spool(spool),
             Err(error) => {
-                eprintln!("[exec {id}] cannot keep output: {error}");
+                note(format_args!("[exec {id}] cannot keep output: {error}"));
                 Sink::Dropped { stdout: 0, stderr: 0 }
             }
         }

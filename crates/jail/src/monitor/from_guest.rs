@@ -17,7 +17,9 @@ use crate::control::{Answer, CONVERSATION};
 impl Service {
     /// Takes what the guest sent; false when it is gone.
     pub(super) fn hear_guest(&mut self) -> bool {
-        let present = matches!(self.guest.fill(&mut self.buffer), Ok(Presence::Open));
+        // A guest that sends and never reads is not ours any more.
+        let reads = self.guest.pending() < MOST_WAITING;
+        let present = reads && matches!(self.guest.fill(&mut self.buffer), Ok(Presence::Open));
         loop {
             match self.guest.next_frame() {
                 Ok(Some(frame)) => self.on_guest_frame(&frame),
@@ -47,6 +49,7 @@ impl Service {
                 Ok(Event::Exited(exit)) => self.on_exit(frame.id, &exit),
                 Ok(Event::Failed(error)) => {
                     self.executions.remove(&frame.id);
+                    remove_spool(&self.given.spool, frame.id);
                     self.answer_followers(ExecId(frame.id), &Answer::Failed(error));
                 }
                 _ => {}

@@ -22,6 +22,7 @@ use std::time::Duration;
 use belljar_core::wire::{self, Frame};
 use belljar_core::{Error, ErrorCode, ExecId, SandboxState, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use self::client::{Client, Role};
@@ -45,8 +46,12 @@ const FULL_SPOOLS: usize = 8;
 const KEPT_EXECUTIONS: usize = 64;
 /// File operations have numbers apart from executions.
 const FIRST_FILE_CONVERSATION: u32 = 1 << 31;
+/// How long newcomers wait when there is no descriptor for them.
+const DEAF: Duration = Duration::from_millis(100);
+/// The longest single wait; the kernel takes no arbitrary span.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// How long a killed guest may take to be gone, and clients to take their last answers.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// What the monitor is given.
 #[derive(Debug)]
@@ -86,11 +91,13 @@ impl Monitor {
             next_file: FIRST_FILE_CONVERSATION,
             buffer: Vec::new(),
             ending: None,
+            deaf: false,
             given: self,
         };
-        let state = service.serve()?;
+        let served = service.serve();
+        let state = *served.as_ref().unwrap_or(&SandboxState::Lost);
         service.farewell(state);
-        Ok(state)
+        served
     }
 }
 
@@ -105,6 +112,8 @@ struct Service {
     next_file: u32,
     buffer: Vec<u8>,
     ending: Option<SandboxState>,
+    /// Whether newcomers have to wait.
+    deaf: bool,
 }
 
 impl Service {
@@ -115,7 +124,9 @@ impl Service {
             if now >= self.deadline {
                 return Ok(SandboxState::Expired);
             }
-            let ready = self.wait(if behind { Duration::ZERO } else { self.deadline - now })?;
+            let patience = if self.deaf { DEAF } else { LONGEST_WAIT };
+            let ready = self.wait(if behind { Duration::ZERO } else { patience.min(self.deadline - now) })?;
+            self.deaf = false;
             if ready.guest.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && !self.hear_guest() {
                 let expired = boottime() >= self.deadline;
                 return Ok(if expired { SandboxState::Expired } else { SandboxState::Lost });
@@ -147,7 +158,7 @@ impl Service {
         };
         let mut polled = vec![
             PollFd::new(&self.guest, wants(&self.guest, true)),
-            PollFd::new(&self.given.listener, PollFlags::IN),
+            PollFd::new(&self.given.listener, if self.deaf { PollFlags::empty() } else { PollFlags::IN }),
         ];
         if let Some(tie) = &self.given.tie {
             polled.push(PollFd::new(tie, PollFlags::IN));
@@ -193,16 +204,26 @@ impl Service {
         }
     }
 
+    /// Takes in everyone who waits at the door.
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(socket) = accept_with(&self.given.listener, flags) else { return };
-        let allowed = rustix::net::sockopt::socket_peercred(&socket)
-            .is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == self.given.peer_uid);
-        if !allowed || self.clients.len() >= MAX_CLIENTS {
-            return;
+        loop {
+            let socket = match accept_with(&self.given.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(_) => {
+                    // Out of descriptors: they stay at the door for a while.
+                    self.deaf = true;
+                    return;
+                }
+            };
+            let allowed = rustix::net::sockopt::socket_peercred(&socket)
+                .is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == self.given.peer_uid);
+            if allowed && self.clients.len() < MAX_CLIENTS {
+                self.clients.insert(self.next_client, Client::new(Link::new(socket, wire::MAX_CONTROL)));
+                self.next_client += 1;
+            }
         }
-        self.clients.insert(self.next_client, Client::new(Link::new(socket, wire::MAX_CONTROL)));
-        self.next_client += 1;
     }
 }
 

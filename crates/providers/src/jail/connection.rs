@@ -1,9 +1,10 @@
 //! One conversation with a sandbox's monitor.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_core::wire::{Decoder, Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
 use belljar_core::{Error, ErrorCode, Result};
@@ -31,16 +32,17 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 pub(super) struct Sender {
     half: OwnedWriteHalf,
+    /// What a call that was dropped midway left; it goes first, so that frames stay whole.
+    unsent: Vec<u8>,
 }
 
 /// Connects and asks.
 pub(super) async fn open(state_dir: &Path, request: Request) -> Result<(Sender, Receiver)> {
     // By descriptor, because the path may be longer than a socket address can hold.
-    let directory = File::open(state_dir).map_err(|_| gone())?;
+    let directory = File::open(state_dir).map_err(|error| unreachable(state_dir, &error))?;
     let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
-    let socket = UnixStream::connect(&path).await.map_err(|_| gone())?;
-    let (read, write) = socket.into_split();
-    let mut sender = Sender { half: write };
+    let (read, write) = connect(&path, state_dir).await?.into_split();
+    let mut sender = Sender { half: write, unsent: Vec::new() };
     let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, request });
     if frame.payload.len() > MAX_CONTROL {
         return Err(Error::new(
@@ -52,6 +54,29 @@ pub(super) async fn open(state_dir: &Path, request: Request) -> Result<(Sender, 
     // A monitor that refuses has said why before it closed.
     let _ = sender.send(&frame).await;
     Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
+}
+
+/// Connects; a monitor with many callers at its door lets them wait.
+async fn connect(path: &str, state_dir: &Path) -> Result<UnixStream> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Err(unreachable(state_dir, &error));
+            }
+            Err(_) if Instant::now() > patience => return Err(lost()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+/// No directory or nobody listening means that the sandbox has ended; anything else is a trouble of ours.
+fn unreachable(state_dir: &Path, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => gone(),
+        _ => crate::home::problem(state_dir, error),
+    }
 }
 
 /// A monitor that says nothing for this long is stuck.
@@ -76,9 +101,12 @@ async fn ask_patiently(state_dir: &Path, request: Request) -> Result<Answer> {
 
 impl Sender {
     async fn send(&mut self, frame: &Frame) -> Result<()> {
-        let mut bytes = Vec::with_capacity(frame.payload.len() + 16);
-        frame.encode(&mut bytes);
-        self.half.write_all(&bytes).await.map_err(|_| lost())
+        frame.encode(&mut self.unsent);
+        while !self.unsent.is_empty() {
+            let count = self.half.write(&self.unsent).await.map_err(|_| lost())?;
+            self.unsent.drain(..count);
+        }
+        Ok(())
     }
 
     /// Sends input; an empty piece ends it.

@@ -240,7 +240,13 @@ impl Provider for Jail {
 
 /// Whether a sandbox is to be seen; removes what nobody will ask for any more.
 fn is_listed(directory: &Path) -> bool {
-    let Some(lease) = Lease::read(directory) else { return false };
+    let Some(lease) = Lease::read(directory) else {
+        // Being made, or half removed.
+        if !is_alive(directory) && record::is_old(directory) {
+            let _ = fs::remove_dir_all(directory);
+        }
+        return false;
+    };
     if is_alive(directory) {
         return true;
     }

@@ -143,10 +143,19 @@ pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
     }
 }
 
+/// Whether a directory has been left alone for longer than a launch takes.
+pub(super) fn is_old(directory: &Path) -> bool {
+    let changed = fs::symlink_metadata(directory).and_then(|found| found.modified());
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > LAUNCH))
+}
+
 /// Whether launcher or monitor live.
 pub(super) fn is_alive(directory: &Path) -> bool {
-    File::open(directory.join(LOCK_FILE))
-        .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared).is_err())
+    match File::open(directory.join(LOCK_FILE)) {
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
+        // Not being able to look is no proof of death.
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 /// How a sandbox ended, as its monitor left word.

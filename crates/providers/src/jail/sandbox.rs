@@ -93,15 +93,17 @@ impl Sandbox for Jailed {
 /// Ends a sandbox and waits until its launcher has taken the walls down.
 async fn end(state_dir: &Path) -> Result<()> {
     // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
-    if let Err(error) = connection::ask(state_dir, Request::Kill).await
-        && error.code == ErrorCode::Lost
-    {
-        end_without_asking(state_dir).await?;
-    }
-    let patience = Instant::now() + END_PATIENCE;
+    let asked = connection::ask(state_dir, Request::Kill).await;
+    let started = Instant::now();
+    let mut forced = false;
     let mut pause = Duration::from_micros(200);
     while is_alive(state_dir) {
-        if Instant::now() > patience {
+        let unheard = matches!(&asked, Err(error) if error.code == ErrorCode::Lost);
+        if !forced && (unheard || started.elapsed() > END_PATIENCE / 3) {
+            forced = true;
+            end_without_asking(state_dir).await?;
+        }
+        if started.elapsed() > END_PATIENCE {
             return Err(Error::new(
                 ErrorCode::Internal,
                 format!(
