@@ -1,7 +1,7 @@
 //! `belljar logs`: the kept output of executions.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_core::{Error, ErrorCode, ExecInfo, ExecResult, Execs, SandboxId, Stream};
 
@@ -17,6 +17,8 @@ use crate::print::json::Execution;
 
 /// Kept output comes without pause; this long without any, and what follows is yet to be written.
 const PAUSE: Duration = Duration::from_millis(300);
+/// One that never pauses is not waited for longer than this.
+const LONGEST: Duration = Duration::from_secs(2);
 
 pub(crate) async fn logs(context: &Context, args: LogsArgs) -> Result<Status, Failure> {
     let id: SandboxId = args.id.parse()?;
@@ -104,10 +106,14 @@ async fn kept(execs: &dyn Execs, exec: &ExecInfo, to_the_end: bool) -> Result<Ex
         attached => attached?,
     };
     let ends = to_the_end || exec.termination.is_some();
+    let since = Instant::now();
     loop {
         let event = if ends {
             handle.next().await?
         } else {
+            if since.elapsed() > LONGEST {
+                return Ok(result);
+            }
             match tokio::time::timeout(PAUSE, handle.next()).await {
                 Ok(event) => event?,
                 Err(_) => None,

@@ -423,3 +423,57 @@ fn size(path: &std::path::Path) -> u64 {
         Err(_) => std::fs::metadata(path).map_or(0, |data| data.len()),
     }
 }
+
+#[test]
+fn a_full_disk_without_files_left_is_its_own_while_it_lasts() {
+    let field = Field::new(&["--memory", "512m"]);
+    let said = field.hold(
+        r#"
+import errno, os, time
+told = []
+try:
+    with open("/home/user/fill", "wb", buffering=0) as fill:
+        while True: fill.write(bytes(1 << 20))
+except OSError as error: told.append(errno.errorcode[error.errno])
+os.truncate("/home/user/fill", os.path.getsize("/home/user/fill") // 2)
+count = 0
+try:
+    while True:
+        open(f"/tmp/{count}", "w").close()
+        count += 1
+except OSError as error: told.append(errno.errorcode[error.errno])
+print("held", count, *told, flush=True)
+time.sleep(1000)
+"#,
+    );
+    assert!(said.contains("ENOSPC ENOSPC"), "{said}");
+    field.clear();
+}
+
+#[test]
+fn memory_held_to_the_limit_is_its_own_while_it_lasts() {
+    let field = Field::new(&["--memory", "256m"]);
+    // What is beyond the limit is killed again and again, while the first process keeps the rest.
+    let said = field.hold(
+        r#"
+import os, time
+kept = bytearray(os.urandom(1 << 20)) * 200
+for _ in range(3):
+    if os.fork() == 0: bytearray(os.urandom(1 << 20)) * 400
+    os.wait()
+print("held", len(kept) >> 20, flush=True)
+while True:
+    if os.fork() == 0: bytearray(os.urandom(1 << 20)) * 400
+    os.wait()
+"#,
+    );
+    assert_eq!(held(&said), 200, "{said}");
+    field.clear();
+}
+
+#[test]
+fn a_flood_of_output_harms_no_neighbour_while_it_lasts() {
+    let field = Field::new(&[]);
+    field.hold("import os\nos.write(1, b'held\\n')\nwhile True: os.write(1, b'x' * 65536)");
+    field.clear();
+}
