@@ -26,7 +26,7 @@ fn bad_options_are_named_and_nothing_is_made() {
         (&["run", "--template", "nope", "--", "true"], "nope"),
         (&["run", "--provider", "nope", "--", "true"], "nope"),
         (&["run", "--net", "open", "--", "true"], "--net"),
-        (&["run", "--allow", "pypi.org", "--", "true"], "--allow"),
+        (&["run", "--allow", "example.org", "--", "true"], "--allow"),
         (&["run", "--file", "/nonexistent/x:y", "--", "true"], "/nonexistent/x"),
         (&["run", "--file", "/dev/null:a\nb", "--", "true"], "newline"),
         (&["run", "--file", &long, "--", "true"], "4095"),

@@ -198,7 +198,7 @@ mod tests {
             ("--net", |options, text| options.net = Some(text), "open"),
             ("--template", |options, text| options.template = Some(text), "../etc"),
             ("--provider", |options, text| options.provider = Some(text), "docker"),
-            ("--allow", |options, text| options.allow = vec![text], "pypi.org"),
+            ("--allow", |options, text| options.allow = vec![text], "example.org"),
         ];
         for (option, set, text) in cases {
             let error = with(|options| set(options, text.into())).unwrap_err();
