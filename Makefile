@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/belljar
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 
-.PHONY: help demo test build install-tools test-tools lint soak bench clean
+.PHONY: help demo test build install-tools test-tools lint soak clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
