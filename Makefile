@@ -29,7 +29,7 @@ lint: install-tools ## Formatting, lints, docs
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets -- -D warnings
 
-soak: build ## Long runs: leaks, floods, many sandboxes (minutes to hours)
+soak: build ## A thousand sandboxes made and ended, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar
 
 clean: ## Remove the build cache

@@ -200,7 +200,8 @@ impl Group {
     }
 
     /// Moves a process into `guest`. It must not have forked yet: its children would stay behind.
-    pub fn enter_guest(&self, pid: i32) -> Result<(), CgroupError> {
+    #[cfg(test)]
+    fn enter_guest(&self, pid: i32) -> Result<(), CgroupError> {
         self.trees.iter().try_for_each(|tree| enter(&tree.guest(), pid))
     }
 
@@ -381,6 +382,7 @@ fn make(path: PathBuf) -> Result<(), CgroupError> {
     fs::create_dir(&path).map_err(|source| CgroupError::Make { path, source })
 }
 
+#[cfg(test)]
 fn enter(group: &Path, pid: i32) -> Result<(), CgroupError> {
     write(&group.join("cgroup.procs"), &pid.to_string()).map_err(|source| CgroupError::Enter {
         path: group.into(),
