@@ -54,7 +54,7 @@ impl Identity {
         }
         self.keep_capabilities()?;
         self.enter_landlock()?;
-        filter::give_up_clone3()
+        filter::give_up_guest_calls()
     }
 
     fn leave_groups_and_bounds(&self) -> Result<(), Stopped> {

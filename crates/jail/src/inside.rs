@@ -21,6 +21,7 @@ use crate::landlock::{self, Reach};
 use crate::mounts::{self, Ownership};
 use crate::namespaces::{become_root, check, loopback_up};
 use crate::plan::Plan;
+use crate::policy::{self, bits};
 use crate::seccomp::Program;
 
 /// The control socket, as the guest finds it.
@@ -34,31 +35,8 @@ pub const FIRST_CGROUP_FD: RawFd = 6;
 /// Above every descriptor that the guest is given.
 const FIRST_FREE_FD: RawFd = 64;
 
-/// The capabilities that root inside keeps: enough for chown, package managers and low ports.
-pub const ROOT_CAPABILITIES: u64 =
-    bits(&[CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE]);
-/// The guest also lowers the bounding set of what it starts.
-const GUEST_CAPABILITIES: u64 = ROOT_CAPABILITIES | bits(&[SETPCAP]);
-
-const CHOWN: u32 = 0;
-const DAC_OVERRIDE: u32 = 1;
-const FOWNER: u32 = 3;
-const FSETID: u32 = 4;
-const KILL: u32 = 5;
-const SETGID: u32 = 6;
-const SETUID: u32 = 7;
-const SETPCAP: u32 = 8;
-const NET_BIND_SERVICE: u32 = 10;
-
-const fn bits(capabilities: &[u32]) -> u64 {
-    let mut set = 0;
-    let mut index = 0;
-    while index < capabilities.len() {
-        set |= 1 << capabilities[index];
-        index += 1;
-    }
-    set
-}
+/// What stays in the bounding set while the guest runs.
+const GUEST_CAPABILITIES: u64 = bits(policy::ROOT_CAPABILITIES) | bits(policy::GUEST_CAPABILITIES);
 
 /// What of `/proc` tells about the host or steers it, and reads as empty inside.
 const MASKED_FILES: [&str; 27] = [

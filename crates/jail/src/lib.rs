@@ -14,6 +14,7 @@ mod monitor;
 mod mounts;
 mod namespaces;
 pub mod plan;
+mod policy;
 pub mod seccomp;
 pub mod slot;
 mod spool;

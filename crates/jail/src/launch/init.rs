@@ -7,10 +7,11 @@ use belljar_core::wire::{self, Account};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
-use crate::inside::{FIRST_CGROUP_FD, ROOT_CAPABILITIES, ROOT_RULES_FD, USER_RULES_FD};
+use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD};
 use crate::landlock;
 use crate::monitor::guest_deadline;
 use crate::plan::Plan;
+use crate::policy;
 
 /// The first message to the guest. `leaves` says of each directory for leaves whether it is of version two; `joins`
 /// directories follow them.
@@ -38,7 +39,7 @@ pub(super) fn init(
         uid: 0,
         gid: 0,
         home: "/root".into(),
-        capabilities: ROOT_CAPABILITIES,
+        capabilities: policy::bits(policy::ROOT_CAPABILITIES),
         landlock_fd: landlock.then_some(ROOT_RULES_FD),
     };
     wire::Init {

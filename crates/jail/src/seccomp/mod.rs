@@ -1,11 +1,10 @@
 //! The system-call filter: what a sandbox may ask of the kernel at all.
 //!
-//! One default-deny filter serves everything inside, PID 1 and root-inside included; the guest takes the one call that
-//! is its own, `clone3`, from whatever it starts. It is compiled as a binary
-//! search over system-call numbers, which loads faster than a list and decides in a dozen instructions.
+//! One default-deny filter serves everything inside, PID 1 and root-inside included; the guest takes the calls that
+//! are its own from whatever it starts. It is compiled from [`crate::policy`] as a binary search over system-call
+//! numbers, which loads faster than a list and decides in a dozen instructions.
 
-mod argument;
-mod policy;
+mod clauses;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -14,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 
+use crate::policy::{self, Answer};
 use tree::Rule;
 
 /// What the filter grants beyond the default.
@@ -29,18 +29,21 @@ pub struct Program(Vec<libc::sock_filter>);
 
 /// Compiles the policy for the architecture this code was built for.
 pub fn compile(profile: Profile) -> Program {
+    let refuse = Rule::Answer(Answer::Errno(libc::EPERM));
+    let allow = Rule::Answer(Answer::Allow);
     let mut rules = BTreeMap::new();
     let mut put = |calls: &[policy::Call], rule| rules.extend(calls.iter().map(|call| (call.1 as u32, rule)));
-    put(policy::ALLOWED, Rule::Allow);
-    put(policy::ALLOWED_HERE, Rule::Allow);
-    put(policy::GUEST_ONLY, Rule::Allow);
-    put(policy::REFUSED, Rule::Errno(libc::EPERM));
-    put(policy::REFUSED_HERE, Rule::Errno(libc::EPERM));
-    put(policy::DEBUG, if profile.debug { Rule::Allow } else { Rule::Errno(libc::EPERM) });
-    for (call, check) in policy::CHECKED {
-        put(&[*call], Rule::Check(*check));
+    for calls in [policy::ALLOWED, policy::ALLOWED_HERE, policy::GUEST_ONLY] {
+        put(calls, allow);
     }
-    Program(tree::assemble(&rules, Rule::Errno(libc::ENOSYS), profile))
+    for calls in [policy::REFUSED, policy::REFUSED_HERE] {
+        put(calls, refuse);
+    }
+    put(policy::DEBUG, if profile.debug { allow } else { refuse });
+    for checked in policy::CHECKED {
+        put(&[checked.call], Rule::Check(checked));
+    }
+    Program(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::ENOSYS)), profile))
 }
 
 impl Program {

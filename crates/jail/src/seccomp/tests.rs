@@ -3,10 +3,12 @@ use std::collections::BTreeMap;
 use libc::sock_filter;
 use proptest::prelude::*;
 
-use super::argument::{ADDR_NO_RANDOMIZE, Check, NAMESPACE_FLAGS, PERSONALITY_QUERY, SOCK_PACKET};
-use super::policy::{ALLOWED, ALLOWED_HERE, CHECKED, Call, DEBUG, GUEST_ONLY, REFUSED, REFUSED_HERE};
-use super::tree::{ARCHITECTURE, X32_BIT};
+use super::tree::{ARCHITECTURE, X32_BIT, verdict};
 use super::{Profile, Program, compile};
+use crate::policy::{
+    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, REFUSED,
+    REFUSED_HERE, Test,
+};
 
 const DEFAULT: Profile = Profile { debug: false };
 const DEBUGGER: Profile = Profile { debug: true };
@@ -46,55 +48,63 @@ fn lists(table: &[&[Call]], number: u32) -> bool {
 
 /// What the tables say, by a plain look-up.
 fn expected(number: u32, arguments: [u64; 6], profile: Profile) -> u32 {
-    let [first, second, third] = [arguments[0] as u32, arguments[1] as u32, arguments[2] as u32];
-    let allowed_if = |allowed, otherwise| if allowed { libc::SECCOMP_RET_ALLOW } else { errno(otherwise) };
-    if lists(&[ALLOWED, ALLOWED_HERE, GUEST_ONLY], number) {
+    if lists(&[ALLOWED, ALLOWED_HERE, GUEST_ONLY], number) || profile.debug && lists(&[DEBUG], number) {
         return libc::SECCOMP_RET_ALLOW;
     }
-    if lists(&[DEBUG], number) {
-        return allowed_if(profile.debug, libc::EPERM);
-    }
-    if lists(&[REFUSED, REFUSED_HERE], number) {
+    if lists(&[REFUSED, REFUSED_HERE, DEBUG], number) {
         return errno(libc::EPERM);
     }
-    match CHECKED.iter().find(|(call, _)| call.1 == libc::c_long::from(number)) {
+    match CHECKED.iter().find(|checked| checked.call.1 == libc::c_long::from(number)) {
         None => errno(libc::ENOSYS),
-        Some((_, Check::Clone)) => allowed_if(first & 0x7e02_0080 == 0, libc::EPERM),
-        Some((_, Check::Fcntl)) => allowed_if(second != 1024 && second != 1026, libc::EPERM),
-        Some((_, Check::Prlimit)) => allowed_if(first == 0, libc::EPERM),
-        Some((_, Check::Ioctl)) => allowed_if(second != 0x5412 && second != 0x541c, libc::EPERM),
-        Some((_, Check::Personality)) => {
-            let debugger = profile.debug && first == 0x40000;
-            allowed_if(first == 0 || first == u32::MAX || debugger, libc::EPERM)
-        }
-        Some((_, Check::Mknod { mode })) => {
-            let mode = if *mode == 1 { second } else { third };
-            allowed_if([0, 0x1000, 0x8000, 0xc000].contains(&(mode & 0xf000)), libc::EPERM)
-        }
-        Some((_, Check::Prctl)) => allowed_if(first != 35, libc::EPERM),
-        Some((_, Check::Socket)) => {
-            let allowed = match first {
-                1 | 10 => true,
-                2 => second & 0xf != 10,
-                16 => third == 0,
-                _ => false,
-            };
-            allowed_if(allowed, libc::EAFNOSUPPORT)
-        }
-        Some((_, Check::Socketpair)) => allowed_if(first == 1, libc::EAFNOSUPPORT),
+        Some(checked) => verdict(answer(checked, arguments, profile, None)),
     }
 }
 
-/// Values at which some check changes its mind, each also with rubbish in the upper half.
+/// What a checked call's clauses say, with one of them left out if asked.
+fn answer(checked: &Checked, arguments: [u64; 6], profile: Profile, without: Option<usize>) -> Answer {
+    let clauses = checked.clauses.iter().enumerate().filter(|(place, _)| Some(*place) != without);
+    let mut fitting = clauses
+        .map(|(_, clause)| clause)
+        .filter(|clause| profile.debug || !clause.debug_only)
+        .filter(|clause| clause.when.iter().all(|condition| holds(condition, arguments)));
+    fitting.next().map_or(checked.otherwise, |clause| clause.then)
+}
+
+fn holds(condition: &Condition, arguments: [u64; 6]) -> bool {
+    let value = arguments[condition.argument as usize] as u32 & condition.mask;
+    match condition.test {
+        Test::OneOf(values) => values.contains(&value),
+        Test::AnyBit => value != 0,
+    }
+}
+
+/// Values at which some clause changes its mind, with their neighbours, each also with rubbish in the upper half.
 fn telling_values() -> Vec<u64> {
-    let mut values: Vec<u64> = (0..=46).collect();
-    values.extend([0x2180, 0x6180, 0x1180, 0x8180, 0xc180, 0x41ff]);
-    values.extend([1023, 1024, 1025, 1026, 1027]);
-    values.extend([0x5411, 0x5412, 0x5413, 0x541b, 0x541c, 0x541d, 0x80, 0x8000a, 0x80002]);
-    values.extend([PERSONALITY_QUERY, ADDR_NO_RANDOMIZE, NAMESPACE_FLAGS, SOCK_PACKET].map(u64::from));
-    values.extend((0..32).map(|bit| 1 << bit));
+    let mut values: Vec<u64> = (0..32).map(|bit| 1 << bit).collect();
+    for condition in CHECKED.iter().flat_map(|checked| checked.clauses).flat_map(|clause| clause.when) {
+        if let Test::OneOf(them) = condition.test {
+            values.extend(
+                them.iter().flat_map(|it| [it.wrapping_sub(1), *it, it.wrapping_add(1)]).map(u64::from),
+            );
+        }
+        values.extend([condition.mask, !condition.mask].map(u64::from));
+    }
+    values.sort_unstable();
+    values.dedup();
     values.extend(values.clone().iter().map(|value| value | 0x1_0000_0000));
     values
+}
+
+/// Arguments at which this clause is asked: all its conditions hold.
+fn fitting(clause: &Clause) -> [u64; 6] {
+    let mut arguments = [0; 6];
+    for condition in clause.when {
+        arguments[condition.argument as usize] = u64::from(match condition.test {
+            Test::OneOf(values) => values[0],
+            Test::AnyBit => condition.mask,
+        });
+    }
+    arguments
 }
 
 #[test]
@@ -103,18 +113,98 @@ fn the_tree_says_what_the_tables_say() {
     for profile in [DEFAULT, DEBUGGER] {
         let program = compile(profile);
         for number in 0..=600 {
-            for &value in &values {
-                for arguments in
-                    [[value; 6], [value, 0, 0, 0, 0, 0], [2, value, 0, 0, 0, 0], [16, 3, value, 0, 0, 0]]
-                {
-                    assert_eq!(
-                        evaluate(&program, number, ARCHITECTURE, arguments),
-                        expected(number, arguments, profile),
-                        "call {number} with {arguments:x?} under {profile:?}"
-                    );
-                }
+            assert_eq!(
+                evaluate(&program, number, ARCHITECTURE, [0; 6]),
+                expected(number, [0; 6], profile),
+                "call {number} under {profile:?}"
+            );
+        }
+        for checked in CHECKED {
+            let number = checked.call.1 as u32;
+            let bases = checked.clauses.iter().map(fitting).chain([[0; 6]]);
+            for (base, &value, place) in bases
+                .flat_map(|base| values.iter().map(move |value| (base, value)))
+                .flat_map(|(base, value)| (0..6).map(move |place| (base, value, place)))
+            {
+                let mut arguments = base;
+                arguments[place] = value;
+                assert_eq!(
+                    evaluate(&program, number, ARCHITECTURE, arguments),
+                    expected(number, arguments, profile),
+                    "{} with {arguments:x?} under {profile:?}",
+                    checked.call.0
+                );
             }
         }
+    }
+}
+
+/// A clause that could be taken out without changing any answer says nothing, or hides what another says.
+#[test]
+fn no_clause_is_redundant() {
+    let values = telling_values();
+    for checked in CHECKED {
+        for (place, clause) in checked.clauses.iter().enumerate() {
+            let profile = Profile { debug: clause.debug_only };
+            let base = fitting(clause);
+            let mut tried = values.iter().flat_map(|value| {
+                (0..6).map(move |argument| {
+                    let mut arguments = base;
+                    arguments[argument] = *value;
+                    arguments
+                })
+            });
+            let matters = |arguments| {
+                answer(checked, arguments, profile, None) != answer(checked, arguments, profile, Some(place))
+            };
+            assert!(tried.any(matters), "{}: \"{}\" changes nothing", checked.call.0, clause.says);
+        }
+    }
+}
+
+/// The numbers themselves, written down a second time: a slip in the policy's constants shows here.
+#[test]
+fn what_is_checked_is_what_was_meant() {
+    let refused = |call: libc::c_long, arguments: [u64; 6]| {
+        evaluate(&compile(DEFAULT), call as u32, ARCHITECTURE, arguments)
+    };
+    let cases = [
+        (libc::SYS_clone, [0x1000_0000, 0, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_clone, [0x0002_0011, 0, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_clone, [0x0120_0011, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_fcntl, [0, 1024, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_fcntl, [0, 1026, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_ioctl, [0, 0x541c, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_mknodat, [0, 0, 0x2180, 0, 0, 0], errno(1)),
+        (libc::SYS_mknodat, [0, 0, 0x6180, 0, 0, 0], errno(1)),
+        (libc::SYS_mknodat, [0, 0, 0x1180, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_personality, [0x40000, 0, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_prctl, [35, 0, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_prctl, [22, 2, 0, 0, 0, 0], errno(22)),
+        (libc::SYS_prctl, [38, 1, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_prlimit64, [1, 7, 0, 0, 0, 0], errno(1)),
+        (libc::SYS_setsockopt, [3, 1, 26, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 50, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 51, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 52, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 37, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 65, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 61, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 1, 60, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 6, 31, 0, 0, 0], errno(92)),
+        (libc::SYS_setsockopt, [3, 0, 11, 0, 0, 0], errno(0)),
+        (libc::SYS_setsockopt, [3, 41, 25, 0, 0, 0], errno(0)),
+        (libc::SYS_setsockopt, [3, 1, 2, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_setsockopt, [3, 6, 26, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_socket, [40, 1, 0, 0, 0, 0], errno(97)),
+        (libc::SYS_socket, [2, 10, 0, 0, 0, 0], errno(97)),
+        (libc::SYS_socket, [2, 0x8_000a, 0, 0, 0, 0], errno(97)),
+        (libc::SYS_socket, [16, 3, 6, 0, 0, 0], errno(97)),
+        (libc::SYS_socketpair, [2, 1, 0, 0, 0, 0], errno(97)),
+    ];
+    for (call, arguments, wanted) in cases {
+        assert_eq!(refused(call, arguments), wanted, "call {call} with {arguments:x?}");
     }
 }
 
@@ -142,7 +232,7 @@ proptest! {
 #[test]
 fn no_call_is_in_two_tables() {
     let mut seen = BTreeMap::new();
-    let checked: Vec<Call> = CHECKED.iter().map(|(call, _)| *call).collect();
+    let checked: Vec<Call> = CHECKED.iter().map(|checked| checked.call).collect();
     for (name, number) in [ALLOWED, ALLOWED_HERE, GUEST_ONLY, REFUSED, REFUSED_HERE, DEBUG, &checked].concat()
     {
         if let Some(other) = seen.insert(number, name) {
@@ -154,8 +244,10 @@ fn no_call_is_in_two_tables() {
 #[test]
 fn far_jumps_reach() {
     // Alternating rules cannot be merged, so this tree needs jumps longer than a conditional one can be.
-    let rules = (0..2000).map(|number| (number * 2, super::Rule::Allow)).collect();
-    let program = Program(super::tree::assemble(&rules, super::Rule::Errno(libc::ENOSYS), DEFAULT));
+    let allow = super::Rule::Answer(Answer::Allow);
+    let nothing = super::Rule::Answer(Answer::Errno(libc::ENOSYS));
+    let rules = (0..2000).map(|number| (number * 2, allow)).collect();
+    let program = Program(super::tree::assemble(&rules, nothing, DEFAULT));
     for number in 0..4100 {
         let allowed = number < 4000 && number % 2 == 0;
         let wanted = if allowed { libc::SECCOMP_RET_ALLOW } else { errno(libc::ENOSYS) };
@@ -195,7 +287,7 @@ fn errno_of(number: libc::c_long, first: u64, second: u64, third: u64) -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-fn attempts() -> [(libc::c_long, u64, u64, u64, i32); 8] {
+fn attempts() -> [(libc::c_long, u64, u64, u64, i32); 9] {
     [
         (libc::SYS_fcntl, 0, libc::F_SETLEASE as u64, libc::F_RDLCK as u64, libc::EPERM),
         (libc::SYS_prlimit64, u64::from(std::process::id()), libc::RLIMIT_NOFILE as u64, 0, libc::EPERM),
@@ -204,6 +296,7 @@ fn attempts() -> [(libc::c_long, u64, u64, u64, i32); 8] {
         (libc::SYS_socket, libc::AF_VSOCK as u64, libc::SOCK_STREAM as u64, 0, libc::EAFNOSUPPORT),
         (libc::SYS_ioctl, 0, 0x1_0000_5412, 0, libc::EPERM),
         (libc::SYS_socket, libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, 6, libc::EAFNOSUPPORT),
+        (libc::SYS_setsockopt, u64::MAX, 1, libc::SO_ATTACH_FILTER as u64, libc::ENOPROTOOPT),
         (libc::SYS_getpid, 0, 0, 0, 0),
     ]
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use libc::sock_filter;
 
 use super::Profile;
-use super::argument::Check;
+use super::clauses::code;
+use crate::policy::{Answer, Checked};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) const ARCHITECTURE: u32 = 0xc000_003e;
@@ -20,11 +21,17 @@ const ARCHITECTURE_OFFSET: u32 = 4;
 const ARGUMENTS_OFFSET: u32 = 16;
 
 /// What happens to a system call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    Allow,
-    Errno(i32),
-    Check(Check),
+    Answer(Answer),
+    Check(&'static Checked),
+}
+
+impl Rule {
+    /// Whether neighbours with these rules can share one leaf of the tree.
+    fn merges_with(self, other: Self) -> bool {
+        matches!((self, other), (Self::Answer(one), Self::Answer(another)) if one == another)
+    }
 }
 
 /// Compiles `rules`; numbers without one follow `default`.
@@ -45,7 +52,7 @@ pub(super) fn assemble(rules: &BTreeMap<u32, Rule>, default: Rule, profile: Prof
 fn ranges(rules: &BTreeMap<u32, Rule>, default: Rule) -> Vec<(u32, Rule)> {
     let mut ranges: Vec<(u32, Rule)> = Vec::new();
     let mut push = |first, rule| {
-        if ranges.last().is_none_or(|(_, last)| *last != rule) {
+        if ranges.last().is_none_or(|(_, last)| !last.merges_with(rule)) {
             ranges.push((first, rule));
         }
     };
@@ -66,9 +73,8 @@ fn ranges(rules: &BTreeMap<u32, Rule>, default: Rule) -> Vec<(u32, Rule)> {
 fn search(ranges: &[(u32, Rule)], profile: Profile) -> Vec<sock_filter> {
     if let [(_, rule)] = ranges {
         return match rule {
-            Rule::Allow => vec![allow()],
-            Rule::Errno(errno) => vec![fail(*errno)],
-            Rule::Check(check) => check.code(profile),
+            Rule::Answer(answer) => vec![give(*answer)],
+            Rule::Check(checked) => code(checked, profile),
         };
     }
     let (low, high) = ranges.split_at(ranges.len() / 2);
@@ -91,7 +97,7 @@ fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
 }
 
-/// Loads the low half of an argument: the kernel reads all the arguments we check as 32-bit numbers.
+/// Loads the low half of an argument.
 pub(super) fn load_argument(index: u32) -> sock_filter {
     load(ARGUMENTS_OFFSET + 8 * index)
 }
@@ -106,12 +112,17 @@ pub(super) fn jump(comparison: u32, k: u32, yes: u8, no: u8) -> sock_filter {
     instruction(libc::BPF_JMP | comparison | libc::BPF_K, k, yes, no)
 }
 
-pub(super) fn allow() -> sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0)
+/// Ends the filter with an answer.
+pub(super) fn give(answer: Answer) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, verdict(answer), 0, 0)
 }
 
-pub(super) fn fail(errno: i32) -> sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0)
+/// An answer as the kernel has it.
+pub(super) fn verdict(answer: Answer) -> u32 {
+    match answer {
+        Answer::Allow => libc::SECCOMP_RET_ALLOW,
+        Answer::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno as u32,
+    }
 }
 
 fn kill() -> sock_filter {

@@ -1,0 +1,381 @@
+//! What a sandbox may ask of the kernel: the one file that says it. The filter is compiled from it, and `docs/policy.md`
+//! is written from it. The lists ran compilers, package managers, interpreters and databases unchanged; a call that is
+//! in none of them answers ENOSYS, so that libc falls back and newer kernels add nothing.
+
+#[cfg(test)]
+mod page;
+
+/// A system call as the tables name it.
+pub type Call = (&'static str, libc::c_long);
+
+macro_rules! calls {
+    ($($call:ident),* $(,)?) => { &[$((stringify!($call), libc::$call)),*] };
+}
+
+/// The answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The kernel does it.
+    Allow,
+    /// This error instead. Error 0 says that it was done, and it was not.
+    Errno(i32),
+}
+
+/// A call whose arguments decide. The first clause that fits answers.
+#[derive(Debug)]
+pub struct Checked {
+    /// Which call.
+    pub call: Call,
+    /// Asked in order.
+    pub clauses: &'static [Clause],
+    /// If none fits.
+    pub otherwise: Answer,
+}
+
+/// What happens to a call with certain arguments, and why.
+#[derive(Debug)]
+pub struct Clause {
+    /// In words, for the page.
+    #[cfg_attr(not(test), expect(dead_code, reason = "read by the page's test"))]
+    pub says: &'static str,
+    /// All must hold.
+    pub when: &'static [Condition],
+    /// The answer then.
+    pub then: Answer,
+    /// Holds only where debuggers are to work.
+    pub debug_only: bool,
+}
+
+/// A condition on one argument. The kernel reads all the arguments we check as 32-bit numbers, so the upper half does
+/// not count.
+#[derive(Debug)]
+pub struct Condition {
+    /// Its place, from 0.
+    pub argument: u32,
+    /// What of it counts.
+    pub mask: u32,
+    /// What that is compared with.
+    pub test: Test,
+}
+
+/// How an argument is compared.
+#[derive(Debug)]
+pub enum Test {
+    /// It is one of these.
+    OneOf(&'static [u32]),
+    /// Some bit is left.
+    AnyBit,
+}
+
+const fn is(argument: u32, values: &'static [u32]) -> Condition {
+    Condition { argument, mask: u32::MAX, test: Test::OneOf(values) }
+}
+
+const fn masked(argument: u32, mask: u32, values: &'static [u32]) -> Condition {
+    Condition { argument, mask, test: Test::OneOf(values) }
+}
+
+const fn has(argument: u32, mask: u32) -> Condition {
+    Condition { argument, mask, test: Test::AnyBit }
+}
+
+const fn clause(says: &'static str, when: &'static [Condition], then: Answer) -> Clause {
+    Clause { says, when, then, debug_only: false }
+}
+
+/// Every flag that makes a namespace. CLONE_NEWTIME shares its bit with the exit signal of `clone`, which reaches no
+/// higher than 64, so refusing it costs nothing.
+const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32
+    | 0x80;
+
+/// The low bits of a socket's type; the rest are SOCK_CLOEXEC and the like.
+const SOCKET_TYPE: u32 = 0xf;
+const SOCK_PACKET: u32 = 10;
+const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
+/// Asks for the personality and changes nothing.
+const PERSONALITY_QUERY: u32 = 0xffff_ffff;
+const SO_TIMESTAMPING_NEW: u32 = 65;
+
+const REFUSE: Answer = Answer::Errno(libc::EPERM);
+const NO_SUCH_FAMILY: Answer = Answer::Errno(libc::EAFNOSUPPORT);
+const NO_SUCH_OPTION: Answer = Answer::Errno(libc::ENOPROTOOPT);
+const IN_APPEARANCE: Answer = Answer::Errno(0);
+
+const KINDS_OF_NODES: &[u32] = &[libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFREG, 0];
+const NO_DEVICES: &str = "pipes, sockets and plain files, but no devices";
+
+/// Allowed or refused by their arguments.
+pub const CHECKED: &[Checked] = &[
+    Checked {
+        call: ("SYS_clone", libc::SYS_clone),
+        clauses: &[clause("no new namespaces", &[has(0, NAMESPACE_FLAGS)], REFUSE)],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_fcntl", libc::SYS_fcntl),
+        clauses: &[clause(
+            "nothing that makes others who open a file wait, or reports on them: files may be shared with the host",
+            &[is(1, &[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])],
+            REFUSE,
+        )],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_ioctl", libc::SYS_ioctl),
+        clauses: &[clause(
+            "nothing that types into a terminal",
+            &[is(1, &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32])],
+            REFUSE,
+        )],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_mknodat", libc::SYS_mknodat),
+        clauses: &[clause(NO_DEVICES, &[masked(2, libc::S_IFMT, KINDS_OF_NODES)], Answer::Allow)],
+        otherwise: REFUSE,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Checked {
+        call: ("SYS_mknod", libc::SYS_mknod),
+        clauses: &[clause(NO_DEVICES, &[masked(1, libc::S_IFMT, KINDS_OF_NODES)], Answer::Allow)],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_personality", libc::SYS_personality),
+        clauses: &[
+            clause("the default, and asking which it is", &[is(0, &[0, PERSONALITY_QUERY])], Answer::Allow),
+            Clause {
+                says: "without address randomisation, for debuggers",
+                when: &[is(0, &[ADDR_NO_RANDOMIZE])],
+                then: Answer::Allow,
+                debug_only: true,
+            },
+        ],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_prctl", libc::SYS_prctl),
+        clauses: &[
+            clause("no moving of the parts of the memory map", &[is(0, &[libc::PR_SET_MM as u32])], REFUSE),
+            clause(
+                "no filters of its own, as with `seccomp`",
+                &[is(0, &[libc::PR_SET_SECCOMP as u32])],
+                Answer::Errno(libc::EINVAL),
+            ),
+        ],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_prlimit64", libc::SYS_prlimit64),
+        clauses: &[clause(
+            "the caller's own limits, not those of another process",
+            &[is(0, &[0])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_setsockopt", libc::SYS_setsockopt),
+        clauses: &[
+            clause(
+                "no filters on sockets: programs in the kernel's memory that nobody counts",
+                &[
+                    is(1, &[libc::SOL_SOCKET as u32]),
+                    is(
+                        2,
+                        &[
+                            libc::SO_ATTACH_FILTER as u32,
+                            libc::SO_ATTACH_BPF as u32,
+                            libc::SO_ATTACH_REUSEPORT_CBPF as u32,
+                            libc::SO_ATTACH_REUSEPORT_EBPF as u32,
+                        ],
+                    ),
+                ],
+                NO_SUCH_OPTION,
+            ),
+            clause(
+                "nothing that puts copies of what was sent into a queue that nobody bounds",
+                &[
+                    is(1, &[libc::SOL_SOCKET as u32]),
+                    is(
+                        2,
+                        &[
+                            libc::SO_TIMESTAMPING as u32,
+                            SO_TIMESTAMPING_NEW,
+                            libc::SO_TXTIME as u32,
+                            libc::SO_ZEROCOPY as u32,
+                        ],
+                    ),
+                ],
+                NO_SUCH_OPTION,
+            ),
+            clause(
+                "errors of datagrams are not queued either; resolvers ask for it and must believe they have it",
+                &[is(1, &[libc::IPPROTO_IP as u32]), is(2, &[libc::IP_RECVERR as u32])],
+                IN_APPEARANCE,
+            ),
+            clause(
+                "the same for version six",
+                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, &[libc::IPV6_RECVERR as u32])],
+                IN_APPEARANCE,
+            ),
+            clause(
+                "no protocols on top of TCP in the kernel",
+                &[is(1, &[libc::IPPROTO_TCP as u32]), is(2, &[libc::TCP_ULP as u32])],
+                NO_SUCH_OPTION,
+            ),
+        ],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_socket", libc::SYS_socket),
+        clauses: &[
+            clause(
+                "unix and version six",
+                &[is(0, &[libc::AF_UNIX as u32, libc::AF_INET6 as u32])],
+                Answer::Allow,
+            ),
+            clause(
+                "version four, but not the type that the kernel turns into a packet socket, another family",
+                &[is(0, &[libc::AF_INET as u32]), masked(1, SOCKET_TYPE, &[SOCK_PACKET])],
+                NO_SUCH_FAMILY,
+            ),
+            clause("version four", &[is(0, &[libc::AF_INET as u32])], Answer::Allow),
+            clause(
+                "netlink, for routes",
+                &[is(0, &[libc::AF_NETLINK as u32]), is(2, &[libc::NETLINK_ROUTE as u32])],
+                Answer::Allow,
+            ),
+        ],
+        otherwise: NO_SUCH_FAMILY,
+    },
+    Checked {
+        call: ("SYS_socketpair", libc::SYS_socketpair),
+        clauses: &[clause("unix", &[is(0, &[libc::AF_UNIX as u32])], Answer::Allow)],
+        otherwise: NO_SUCH_FAMILY,
+    },
+];
+
+/// Allowed to the guest, which takes them from all it starts (it answers ENOSYS to those). The guest needs `clone3` to have children born in their cgroups; its arguments, new namespaces among
+/// them, lie in memory where no filter sees them. It needs `seccomp` to take both away; filters are programs in the
+/// kernel's memory, whose number and cost nobody bounds.
+pub const GUEST_ONLY: &[Call] = calls! { SYS_clone3, SYS_seccomp };
+
+/// Allowed whatever the arguments.
+pub const ALLOWED: &[Call] = calls! {
+    SYS_accept, SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,
+    SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_close_range, SYS_connect, SYS_copy_file_range,
+    SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
+    SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_faccessat, SYS_faccessat2, SYS_fadvise64,
+    SYS_fallocate, SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat,
+    SYS_fdatasync, SYS_fgetxattr, SYS_flistxattr, SYS_flock, SYS_fremovexattr, SYS_fsetxattr, SYS_fstat,
+    SYS_fstatfs, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_futex_waitv, SYS_get_robust_list, SYS_getcpu,
+    SYS_getcwd, SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getgroups, SYS_getitimer,
+    SYS_getpeername, SYS_getpgid, SYS_getpid, SYS_getppid, SYS_getpriority, SYS_getrandom, SYS_getresgid,
+    SYS_getresuid, SYS_getrusage, SYS_getsid, SYS_getsockname, SYS_getsockopt, SYS_gettid,
+    SYS_gettimeofday, SYS_getuid, SYS_getxattr, SYS_inotify_add_watch, SYS_inotify_init1,
+    SYS_inotify_rm_watch, SYS_ioprio_get, SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule,
+    SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen,
+    SYS_listxattr, SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr, SYS_madvise,
+    SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mlock, SYS_mlock2, SYS_mmap,
+    SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify, SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend,
+    SYS_mq_unlink, SYS_mremap, SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
+    SYS_munlockall, SYS_munmap, SYS_nanosleep, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_pidfd_open,
+    SYS_pidfd_send_signal, SYS_pipe2, SYS_pkey_alloc, SYS_pkey_free, SYS_pkey_mprotect, SYS_ppoll,
+    SYS_pread64, SYS_preadv, SYS_preadv2, SYS_pselect6, SYS_pwrite64, SYS_pwritev,
+    SYS_pwritev2, SYS_read, SYS_readahead, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmmsg,
+    SYS_recvmsg, SYS_removexattr, SYS_renameat2, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
+    SYS_rt_sigpending, SYS_rt_sigprocmask, SYS_rt_sigqueueinfo, SYS_rt_sigreturn, SYS_rt_sigsuspend,
+    SYS_rt_sigtimedwait, SYS_rt_tgsigqueueinfo, SYS_sched_get_priority_max, SYS_sched_get_priority_min,
+    SYS_sched_getaffinity, SYS_sched_getattr, SYS_sched_getparam, SYS_sched_getscheduler,
+    SYS_sched_rr_get_interval, SYS_sched_setaffinity, SYS_sched_yield, SYS_semctl,
+    SYS_semget, SYS_semop, SYS_semtimedop, SYS_sendfile, SYS_sendmmsg, SYS_sendmsg, SYS_sendto,
+    SYS_set_robust_list, SYS_set_tid_address, SYS_setfsgid, SYS_setfsuid, SYS_setgid, SYS_setgroups,
+    SYS_setitimer, SYS_setpgid, SYS_setpriority, SYS_setregid, SYS_setresgid, SYS_setresuid, SYS_setreuid,
+    SYS_setsid, SYS_setuid, SYS_setxattr, SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget,
+    SYS_shutdown, SYS_sigaltstack, SYS_signalfd4, SYS_statfs, SYS_statx, SYS_symlinkat, SYS_sync,
+    SYS_syncfs, SYS_sysinfo, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_getoverrun,
+    SYS_timer_gettime, SYS_timer_settime, SYS_timerfd_create, SYS_timerfd_gettime, SYS_timerfd_settime,
+    SYS_times, SYS_tkill, SYS_truncate, SYS_umask, SYS_uname, SYS_unlinkat, SYS_utimensat, SYS_wait4,
+    SYS_waitid, SYS_write, SYS_writev
+};
+
+/// Allowed, and known to one architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const ALLOWED_HERE: &[Call] = calls! {
+    SYS_access, SYS_alarm, SYS_arch_prctl, SYS_chmod, SYS_chown, SYS_creat, SYS_dup2, SYS_epoll_create,
+    SYS_epoll_ctl_old, SYS_epoll_wait, SYS_epoll_wait_old, SYS_eventfd, SYS_fork, SYS_futimesat,
+    SYS_get_thread_area, SYS_getdents, SYS_getpgrp, SYS_getrlimit, SYS_inotify_init, SYS_lchown, SYS_link,
+    SYS_lstat, SYS_mkdir, SYS_open, SYS_pause, SYS_pipe, SYS_poll, SYS_readlink, SYS_rename, SYS_renameat,
+    SYS_rmdir, SYS_select, SYS_set_thread_area, SYS_setrlimit, SYS_signalfd, SYS_stat, SYS_symlink,
+    SYS_sync_file_range, SYS_time, SYS_unlink, SYS_utime, SYS_utimes, SYS_vfork
+};
+
+/// Allowed, and known to one architecture only. The libc crate lacks some of these names on this architecture.
+#[cfg(target_arch = "aarch64")]
+pub const ALLOWED_HERE: &[Call] =
+    &[("SYS_renameat", 38), ("SYS_sync_file_range", 84), ("SYS_getrlimit", 163), ("SYS_setrlimit", 164)];
+
+/// Refused with EPERM: they exist, and a program that asks should hear that it may not.
+pub const REFUSED: &[Call] = calls! {
+    SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf, SYS_chroot, SYS_clock_adjtime, SYS_clock_settime,
+    SYS_delete_module, SYS_fanotify_init, SYS_finit_module, SYS_fsconfig, SYS_fsmount, SYS_fsopen,
+    SYS_fspick, SYS_init_module, SYS_kcmp, SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_mbind,
+    SYS_migrate_pages, SYS_mlockall, SYS_mount, SYS_mount_setattr, SYS_move_mount,
+    SYS_move_pages, SYS_name_to_handle_at, SYS_nfsservctl, SYS_open_by_handle_at, SYS_open_tree,
+    SYS_perf_event_open, SYS_pidfd_getfd, SYS_pivot_root, SYS_process_madvise, SYS_process_vm_writev,
+    SYS_quotactl, SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_sched_setattr, SYS_sched_setparam,
+    SYS_sched_setscheduler, SYS_set_mempolicy, SYS_set_mempolicy_home_node, SYS_setdomainname,
+    SYS_sethostname, SYS_setns, SYS_settimeofday, SYS_swapoff, SYS_swapon, SYS_syslog, SYS_umount2,
+    SYS_unshare, SYS_userfaultfd, SYS_vhangup, SYS_vmsplice
+};
+
+/// Refused, and known to one architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const REFUSED_HERE: &[Call] = calls! {
+    SYS_ioperm, SYS_iopl, SYS_kexec_file_load, SYS_modify_ldt
+};
+
+/// Refused, and known to one architecture only.
+#[cfg(target_arch = "aarch64")]
+pub const REFUSED_HERE: &[Call] = &[("SYS_kexec_file_load", 294)];
+
+/// Refused, except under a debugger's profile.
+pub const DEBUG: &[Call] = calls! {
+    SYS_process_vm_readv, SYS_ptrace
+};
+
+/// A capability by its number in the kernel.
+pub type Capability = (&'static str, u32);
+
+/// What root inside keeps: enough for chown, package managers and low ports. The default user keeps none.
+pub const ROOT_CAPABILITIES: &[Capability] = &[
+    ("CHOWN", 0),
+    ("DAC_OVERRIDE", 1),
+    ("FOWNER", 3),
+    ("FSETID", 4),
+    ("KILL", 5),
+    ("SETGID", 6),
+    ("SETUID", 7),
+    ("NET_BIND_SERVICE", 10),
+];
+
+/// What the guest has besides, to lower the bounding set of what it starts.
+pub const GUEST_CAPABILITIES: &[Capability] = &[("SETPCAP", 8)];
+
+/// A set of capabilities as the kernel has it.
+pub const fn bits(capabilities: &[Capability]) -> u64 {
+    let mut set = 0;
+    let mut index = 0;
+    while index < capabilities.len() {
+        set |= 1 << capabilities[index].1;
+        index += 1;
+    }
+    set
+}
