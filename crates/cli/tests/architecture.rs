@@ -9,12 +9,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of the workspace each may depend on. Arrows point down; a new one needs a reason.
-const ALLOWED: [(&str, &[&str]); 5] = [
+const ALLOWED: [(&str, &[&str]); 6] = [
     ("belljar-core", &[]),
     ("belljar-guest", &["belljar-core"]),
     ("belljar-jail", &["belljar-core"]),
     ("belljar-providers", &["belljar-core", "belljar-jail"]),
     ("belljar", &["belljar-core", "belljar-providers"]),
+    ("belljar-floor", &[]),
 ];
 
 fn packages() -> Vec<Value> {
@@ -46,7 +47,8 @@ fn arrows_point_down() {
 fn unsafe_lives_with_the_walls() {
     for package in packages() {
         let name = package["name"].as_str().unwrap();
-        if ["belljar-jail", "belljar-guest"].contains(&name) {
+        // The floor launcher is no part of Belljar: it measures bare system calls, and nothing depends on it.
+        if ["belljar-jail", "belljar-guest", "belljar-floor"].contains(&name) {
             continue;
         }
         for target in package["targets"].as_array().unwrap() {
