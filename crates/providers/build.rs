@@ -25,18 +25,23 @@ fn main() {
     let target = variable("TARGET");
     // OUT_DIR is <target directory>/<profile>/build/<package>/out, with the triple between when cross-compiling.
     let target_dir = out_dir.ancestors().nth(4).expect("cargo's layout").join("static");
+    let ablation = env::var_os("CARGO_FEATURE_ABLATION").is_some();
+    let profile = if ablation { "ablation" } else { "static" };
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(workspace).args([
         "build",
         "--quiet",
         "--locked",
         "--profile",
-        "static",
+        profile,
         "--target",
         &target,
     ]);
     for (program, _) in PROGRAMS {
         cargo.args(["-p", program, "--bin", program]);
+        if ablation {
+            cargo.arg("--features").arg(format!("{program}/ablation"));
+        }
     }
     for name in
         ["RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_ENCODED_RUSTFLAGS", "CLIPPY_ARGS"]
@@ -48,7 +53,7 @@ fn main() {
     let status = cargo.status().expect("cargo can be started");
     assert!(status.success(), "building the static programs failed");
     for (program, _) in PROGRAMS {
-        let built = target_dir.join(&target).join("static").join(program);
+        let built = target_dir.join(&target).join(profile).join(program);
         let bytes =
             std::fs::read(&built).unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()));
         let digest: String =

@@ -26,6 +26,10 @@ use crate::print::Printer;
 
 fn main() -> ExitCode {
     let printer = Printer::from_environment();
+    #[cfg(feature = "ablation")]
+    if let Err(error) = belljar_core::wall::ablation::read() {
+        return finish(printer, Err(error.into()));
+    }
     match args::parse(std::env::args_os()) {
         Parsed::Command(cli) => {
             let printer = printer.with(&cli.global);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use belljar_core::{ByteSize, Error, ErrorCode, FileKind, FilePath, Result, Sandbox, UserName};
+use belljar_core::{ByteSize, Error, ErrorCode, FileKind, FilePath, Result, Sandbox, UserName, Wall};
 
 use crate::args::{Fetch, Source, Upload};
 use crate::host_files;
@@ -27,6 +27,9 @@ impl Limit {
 
     /// Takes so many bytes off, or says that it was too much.
     pub(crate) fn spend(&mut self, bytes: u64) -> Result<()> {
+        if !Wall::CopyBound.stands() {
+            return Ok(());
+        }
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             Error::new(
                 ErrorCode::ResourceExhausted,
@@ -140,7 +143,7 @@ impl Transfer<'_> {
                 let archive = shown(archive, self.printer, from.as_str(), None);
                 left_out(host_files::unpack_into(to, name.is_some(), archive, limit).await?, self.printer)
             }
-            Some(entry) if entry.kind == FileKind::Other => {
+            Some(entry) if entry.kind == FileKind::Other && Wall::RegularFiles.stands() => {
                 let message = format!("`{}` is neither a file nor a directory", from.as_str().escape_debug());
                 Err(Error::new(ErrorCode::InvalidArgument, message).hint("copy a file or a directory"))
             }

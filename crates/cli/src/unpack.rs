@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use belljar_core::{Error, ErrorCode, FilePath, Result};
+use belljar_core::{Error, ErrorCode, FilePath, Result, Wall};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::EntryType;
@@ -16,8 +16,17 @@ use tar::EntryType;
 use crate::args;
 use crate::transfer::Limit;
 
-const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// How a name is looked up: below the directory, and through no link.
+fn resolve() -> ResolveFlags {
+    if !Wall::ArchiveLinks.stands() {
+        return ResolveFlags::empty();
+    }
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+}
+
+fn no_follow() -> OFlags {
+    if Wall::ArchiveLinks.stands() { OFlags::NOFOLLOW } else { OFlags::empty() }
+}
 
 /// Unpacks below `directory`, which is made if it is not there; `strip` leaves out the first component of each name.
 /// Answers the entries that were left out, each with the reason. A name that leaves the destination ends everything.
@@ -104,6 +113,7 @@ fn components(name: &[u8], strip: bool) -> Result<Option<Vec<&std::ffi::OsStr>>>
         match component {
             Component::Normal(part) => parts.push(part),
             Component::CurDir => {}
+            other if !Wall::ArchiveNames.stands() => parts.push(other.as_os_str()),
             Component::ParentDir => return Err(hostile("holds a name with `..`")),
             Component::RootDir | Component::Prefix(_) => return Err(hostile("holds an absolute name")),
         }
@@ -123,7 +133,8 @@ fn place<R: Read>(
 ) -> std::result::Result<(), Trouble> {
     let Some((name, parents)) = parts.split_last() else { return Ok(()) };
     let kind = entry.header().entry_type();
-    let mode = Mode::from_raw_mode(entry.header().mode().unwrap_or(0o644) & 0o777);
+    let permissions = if Wall::ArchiveModes.stands() { 0o777 } else { 0o7777 };
+    let mode = Mode::from_raw_mode(entry.header().mode().unwrap_or(0o644) & permissions);
     let failed = |errno: Errno| {
         Trouble::from(args::unwritable(&parts.iter().collect::<std::path::PathBuf>(), &errno.into()))
     };
@@ -143,7 +154,7 @@ fn place<R: Read>(
         }
         EntryType::Symlink => {
             let target = link_target(entry)?;
-            if !stays_inside(&target, parents.len()) {
+            if Wall::ArchiveLinks.stands() && !stays_inside(&target, parents.len()) {
                 return Err(Trouble::LeftOut(format!(
                     "a link that leaves the destination, to {}",
                     shown(&target)
@@ -170,7 +181,7 @@ fn place<R: Read>(
         _ => {
             clear(parent.as_fd(), name)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = fs::openat2(&parent, *name, flags, mode | Mode::WUSR, RESOLVE).map_err(failed)?;
+            let file = fs::openat2(&parent, *name, flags, mode | Mode::WUSR, resolve()).map_err(failed)?;
             let file = File::from(file);
             // Made writable to be written; what it is to be in the end is set by descriptor.
             let settled = file.try_clone().map_err(|_| failed(Errno::MFILE))?;
@@ -235,8 +246,8 @@ fn enter(
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed(errno)),
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    fs::openat2(parent, name, flags, Mode::empty(), RESOLVE).map_err(failed)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | no_follow();
+    fs::openat2(parent, name, flags, Mode::empty(), resolve()).map_err(failed)
 }
 
 /// Removes a file or link that has the name of what is to come, never what it points to.

@@ -17,6 +17,7 @@ mod limits;
 mod policy;
 mod provider;
 mod spec;
+pub mod wall;
 pub mod wire;
 
 pub use capability::{Capabilities, Capability};
@@ -34,3 +35,4 @@ pub use provider::{
     SandboxState, SandboxStats,
 };
 pub use spec::SandboxSpec;
+pub use wall::Wall;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 use std::ptr;
 
+use belljar_core::Wall;
 use libc::{c_char, c_long};
 
 use crate::account::Identity;
@@ -165,8 +166,10 @@ fn close_the_rest(report: RawFd, report_to: &mut RawFd) -> Result<(), Stopped> {
         check(Step::Descriptors, c_long::from(unsafe { libc::dup3(report, REPORT, libc::O_CLOEXEC) }))?;
         *report_to = REPORT;
     }
-    // SAFETY: as above.
-    check(Step::Descriptors, unsafe { libc::syscall(libc::SYS_close_range, REPORT + 1, u32::MAX, 0) })?;
+    if Wall::DescriptorsClosed.stands() {
+        // SAFETY: as above.
+        check(Step::Descriptors, unsafe { libc::syscall(libc::SYS_close_range, REPORT + 1, u32::MAX, 0) })?;
+    }
     Ok(())
 }
 

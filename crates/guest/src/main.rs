@@ -33,6 +33,11 @@ use std::process::ExitCode;
 use guest::Guest;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "ablation")]
+    if let Err(error) = belljar_core::wall::ablation::read() {
+        eprintln!("belljar-guest: {error}");
+        return ExitCode::from(2);
+    }
     let begun =
         start::prepare().and_then(|(connection, children, alarm)| Guest::greet(connection, children, alarm));
     let end = match begun {

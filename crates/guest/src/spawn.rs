@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use belljar_core::wire::{Account, Spawn, stream};
-use belljar_core::{Command, Error, ErrorCode, Stdin, UserName};
+use belljar_core::{Command, Error, ErrorCode, Stdin, UserName, Wall};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -166,6 +166,9 @@ fn environment(request: &Spawn, setup: &Setup, account: &Account) -> BTreeMap<St
         UserName::Root => "root",
     };
     let mut environment = setup.environment.clone();
+    if !Wall::CleanEnvironment.stands() {
+        environment.extend(std::env::vars());
+    }
     for (variable, value) in [("HOME", account.home.as_str()), ("USER", name), ("LOGNAME", name)] {
         environment.insert(variable.to_owned(), value.to_owned());
     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use belljar_core::Wall;
 use rustix::io::{Errno, FdFlags};
 
 use crate::clock::Alarm;
@@ -18,7 +19,9 @@ pub(crate) fn prepare() -> Result<(Connection, Children, Alarm), End> {
     // SAFETY: these calls take numbers only.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if Wall::NoNewPrivileges.stands() {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        }
         if libc::getpid() != 1 {
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         }

@@ -11,10 +11,11 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use belljar_core::Wall;
 use rustix::fs::FallocateFlags;
 use rustix::mount::{MountFlags, mount};
 
-use crate::mounts::Ownership;
+use crate::mounts::{Ownership, plain_files};
 use crate::namespaces::check;
 use crate::plan::Plan;
 
@@ -74,9 +75,12 @@ fn mount_memory(target: &Path, bytes: u64, inodes: u64, ownership: Ownership<'_>
         Ownership::Mapped { root_id, .. } => format!(",uid={root_id},gid={root_id}"),
         Ownership::Own => String::new(),
     };
+    // For this file system 0 is no bound.
+    let bytes = if Wall::DiskBytes.stands() { bytes } else { 0 };
+    let inodes = if Wall::DiskFiles.stands() { inodes } else { 0 };
     let options = format!("size={bytes},nr_inodes={inodes},mode=0755{owner}\0");
     let options = CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
-    Ok(mount("belljar", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options)?)
+    Ok(mount("belljar", target, "tmpfs", plain_files(), options)?)
 }
 
 fn mount_image(target: &Path, plan: &Plan, root_id: u32) -> Result<(), DiskError> {
@@ -89,7 +93,7 @@ fn mount_image(target: &Path, plan: &Plan, root_id: u32) -> Result<(), DiskError
         .and_then(|()| format_image(&path, plan.limits.inodes, root_id))
         .and_then(|()| attach_loop(&image).map_err(DiskError::Loop))
         .and_then(|(device_path, _device)| {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+            let flags = plain_files() | MountFlags::NOATIME;
             mount(&device_path, target, "ext4", flags, c"nodiscard")
                 .map_err(|error| DiskError::Mount(error.into()))
         });

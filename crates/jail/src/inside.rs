@@ -3,17 +3,18 @@
 //! The child of a single-threaded process goes through these in order and then becomes the guest. A step that fails
 //! ends it: the step and the error go back through a pipe, and no sandbox comes to be.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use belljar_core::Wall;
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_remount, move_mount,
-    open_tree, unmount,
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_remount, move_mount, open_tree, unmount,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -246,7 +247,7 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
         rustix::process::fchdir(root).at(Step::FileSystem)?;
     }
     // SAFETY: plain system call; the process is single-threaded.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) }).at(Step::Namespaces)?;
+    check(unsafe { libc::unshare(own_namespaces()) }).at(Step::Namespaces)?;
     mounts::make_private().at(Step::Namespaces)?;
     if root.is_none() {
         mounts::assemble(inside.plan, Ownership::Own).at(Step::FileSystem)?;
@@ -255,14 +256,25 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     own_tree().at(Step::Pivot)?;
     proc_and_terminals(inside.rootless)?;
     pivot().at(Step::Pivot)?;
-    fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
+    if Wall::NoNestedNamespaces.stands() {
+        fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
+    }
     bound_socket_buffers();
     mask_proc().at(Step::Masks)?;
-    rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
-    loopback_up().at(Step::Loopback)?;
+    if Wall::UtsNamespace.stands() {
+        rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
+    }
+    if Wall::NetNamespace.stands() {
+        loopback_up().at(Step::Loopback)?;
+    }
     // SAFETY: plain system call; not a group leader yet, being freshly forked.
     check(unsafe { libc::setsid() }).at(Step::Session)?;
     walls(inside)
+}
+
+/// The namespaces that the child enters by itself.
+fn own_namespaces() -> libc::c_int {
+    libc::CLONE_NEWNS | if Wall::CgroupNamespace.stands() { libc::CLONE_NEWCGROUP } else { 0 }
 }
 
 /// Waits for the parent. If it built the file system, its root comes along.
@@ -294,25 +306,36 @@ fn own_tree() -> io::Result<()> {
 
 fn proc_and_terminals(rootless: bool) -> Result<(), Failure> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "proc", "proc", flags, None).at(Step::Proc)?;
-    let options = if rootless {
-        c"newinstance,ptmxmode=0666,mode=0620,max=64"
+    if Wall::PidNamespace.stands() {
+        mount("proc", "proc", "proc", flags, None).at(Step::Proc)?;
     } else {
-        c"newinstance,ptmxmode=0666,mode=0620,max=64,gid=5"
-    };
+        mount_bind_recursive("/proc", "proc").at(Step::Proc)?;
+    }
+    if !Wall::OwnTerminals.stands() {
+        return mount_bind_recursive("/dev/pts", "dev/pts").at(Step::Terminals);
+    }
+    let max = if Wall::TerminalCount.stands() { ",max=64" } else { "" };
+    let group = if rootless { "" } else { ",gid=5" };
+    let options = format!("newinstance,ptmxmode=0666,mode=0620{max}{group}\0");
+    let options = CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount("devpts", "dev/pts", "devpts", flags, options).at(Step::Terminals)
 }
 
 fn pivot() -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
-    unmount(".", UnmountFlags::DETACH)?;
+    if Wall::HostTreeDetached.stands() {
+        unmount(".", UnmountFlags::DETACH)?;
+    }
     std::env::set_current_dir("/")
 }
 
 /// Buffers of sockets are not always counted as the sandbox's memory (never in version-one cgroups without a limit of
 /// their own), so each gets little. Best effort: the kernel may lack a family.
 fn bound_socket_buffers() {
+    if !Wall::SocketMemoryLimit.stands() {
+        return;
+    }
     for file in ["tcp_rmem", "tcp_wmem"] {
         let _ = fs::write(Path::new("/proc/sys/net/ipv4").join(file), "4096 16384 131072");
     }
@@ -323,10 +346,11 @@ fn mask_proc() -> io::Result<()> {
     let present = |names: &[&str]| -> Vec<PathBuf> {
         names.iter().map(|name| proc.join(name)).filter(|path| path.exists()).collect()
     };
-    for path in present(&MASKED_FILES) {
+    let masked = |names| if Wall::ProcMasks.stands() { present(names) } else { Vec::new() };
+    for path in masked(&MASKED_FILES) {
         mount_bind("/dev/null", &path)?;
     }
-    for path in present(&MASKED_DIRECTORIES) {
+    for path in masked(&MASKED_DIRECTORIES) {
         mount(
             "belljar",
             &path,
@@ -337,7 +361,8 @@ fn mask_proc() -> io::Result<()> {
     }
     let flags =
         MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    for path in present(&READ_ONLY) {
+    let read_only = if Wall::ProcReadOnly.stands() { present(&READ_ONLY) } else { Vec::new() };
+    for path in read_only {
         mount_bind(&path, &path)?;
         mount_remount(&path, flags, c"")?;
     }
@@ -350,15 +375,23 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
     let guest = lift(inside.guest).at(Step::Descriptors)?;
     let rules = Rules::make(inside, &guest).at(Step::LandlockRules)?;
     arrange_descriptors(inside, rules.as_ref()).at(Step::Descriptors)?;
-    drop_bounding_set().at(Step::Capabilities)?;
-    // SAFETY: plain system call.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).at(Step::NoNewPrivileges)?;
-    if let Some(rules) = &rules {
+    if Wall::BoundingSet.stands() {
+        drop_bounding_set().at(Step::Capabilities)?;
+    }
+    if Wall::NoNewPrivileges.stands() {
+        // SAFETY: plain system call.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).at(Step::NoNewPrivileges)?;
+    }
+    if let (Some(rules), true) = (&rules, Wall::LandlockSandbox.stands()) {
         landlock::restrict_self(rules.guest.as_fd()).at(Step::Landlock)?;
     }
-    inside.seccomp.install().at(Step::Seccomp)?;
+    if Wall::Seccomp.stands() {
+        inside.seccomp.install().at(Step::Seccomp)?;
+    }
     let argv = [c"belljar-guest".as_ptr(), std::ptr::null()];
-    let envp: [*const libc::c_char; 1] = [std::ptr::null()];
+    let environment = guest_environment();
+    let envp: Vec<*const libc::c_char> =
+        environment.iter().map(|variable| variable.as_ptr()).chain([std::ptr::null()]).collect();
     let empty: &CStr = c"";
     // SAFETY: both arrays end in null and hold valid strings; the descriptor is open.
     unsafe {
@@ -372,6 +405,17 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
         )
     };
     Err(io::Error::last_os_error()).at(Step::Exec)
+}
+
+/// The guest has no variables but, where walls can be taken down, the one that says which.
+fn guest_environment() -> Vec<CString> {
+    let mut environment = Vec::new();
+    #[cfg(feature = "ablation")]
+    environment.push(belljar_core::wall::ablation::passed_on());
+    if !Wall::CleanEnvironment.stands() {
+        environment.extend(std::env::vars().map(|(name, value)| (name.leak() as &str, value)));
+    }
+    environment.into_iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
 }
 
 /// The three sets of Landlock rules.
@@ -431,6 +475,9 @@ fn arrange_descriptors(inside: &Inside<'_>, rules: Option<&Rules>) -> io::Result
     for (from, place) in &wanted {
         // SAFETY: both are plain numbers; whatever stood at the place is not used again in this process.
         check(unsafe { libc::dup2(from.as_raw_fd(), *place) })?;
+    }
+    if !Wall::DescriptorsClosed.stands() {
+        return Ok(());
     }
     let first_other = FIRST_CGROUP_FD + inside.cgroups.len() as RawFd;
     // SAFETY: marks descriptors, closes none.

@@ -4,6 +4,11 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "ablation")]
+    if let Err(error) = belljar_core::wall::ablation::read() {
+        eprintln!("belljar-jail: {error}");
+        return ExitCode::from(2);
+    }
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some("launch") => ExitCode::from(belljar_jail::launch::run() as u8),

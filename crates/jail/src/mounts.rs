@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use belljar_core::Wall;
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, mount_change, move_mount, open_tree,
+    MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    move_mount, open_tree,
 };
 
 use crate::disk::{self, DiskError};
@@ -138,8 +140,20 @@ pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountErro
         mount_bind(&backing, &target).map_err(|error| mount_error("own directory", &target, error))?;
     }
     devices(&root.join("dev"), plan)?;
+    if !Wall::NoSys.stands() {
+        let sys = root.join("sys");
+        make_dir(&sys, 0o755).or_else(exists_is_fine).map_err(staged(&sys))?;
+        mount_bind_recursive("/sys", &sys).map_err(|error| mount_error("the host's /sys", &sys, error))?;
+    }
     let root = open_path(root).map_err(staged(root))?;
     Ok(Tree { root, disk: disk_fd })
+}
+
+/// What a mount of ordinary files does without.
+pub(crate) fn plain_files() -> MountFlags {
+    let nosuid = if Wall::NoSuid.stands() { MountFlags::NOSUID } else { MountFlags::empty() };
+    let nodev = if Wall::NoDev.stands() { MountFlags::NODEV } else { MountFlags::empty() };
+    nosuid | nodev
 }
 
 fn mount_error(what: &'static str, target: &Path, source: impl Into<io::Error>) -> MountError {
@@ -188,7 +202,7 @@ fn mount_layer(
 ) -> Result<(), MountError> {
     let target = staged_target(&layer.target)?;
     let lower = clone_read_only(&layer.source, ownership)?;
-    if !layer.copy_on_write {
+    if !layer.copy_on_write || (number > 0 && !Wall::OwnLayer.stands()) {
         return attach(&lower, &target).map_err(|error| mount_error("read-only layer", &target, error));
     }
     let lower_dir = PathBuf::from(format!("lower{number}"));
@@ -212,8 +226,7 @@ fn mount_layer(
         work.display()
     );
     let options = std::ffi::CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("belljar", &target, "overlay", flags, options)
+    mount("belljar", &target, "overlay", plain_files(), options)
         .map_err(|error| mount_error("copy-on-write layer", &target, error))
 }
 
@@ -246,7 +259,15 @@ fn clone_read_only(source: &Path, ownership: Ownership<'_>) -> Result<OwnedFd, M
     }
     let tree = open_tree(CWD, source, flags)
         .map_err(|error| MountError::Clone { path: source.to_owned(), source: error.into() })?;
-    let read_only = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    let read_only = [
+        (Wall::ReadOnlyLayers, libc::MOUNT_ATTR_RDONLY),
+        (Wall::NoSuid, libc::MOUNT_ATTR_NOSUID),
+        (Wall::NoDev, libc::MOUNT_ATTR_NODEV),
+    ];
+    let read_only = read_only
+        .into_iter()
+        .filter(|(wall, _)| wall.stands())
+        .fold(0, |set, (_, attribute)| set | attribute);
     let (attributes, user_namespace) = match ownership {
         Ownership::Mapped { user_namespace, .. } => {
             (read_only | libc::MOUNT_ATTR_IDMAP, Some(user_namespace))
@@ -291,6 +312,9 @@ fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
 
 /// A `/dev` of our own making: a handful of the host's devices by bind, the usual links, shared memory.
 fn devices(dev: &Path, plan: &Plan) -> Result<(), MountError> {
+    if !Wall::OwnDev.stands() {
+        return mount_bind_recursive("/dev", dev).map_err(|error| mount_error("the host's /dev", dev, error));
+    }
     let staged = |source| MountError::Stage { path: dev.to_owned(), source };
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount("belljar", dev, "tmpfs", flags, c"size=64k,nr_inodes=64,mode=0755")
@@ -325,7 +349,8 @@ fn devices(dev: &Path, plan: &Plan) -> Result<(), MountError> {
     make_dir(&dev.join("pts"), 0o755).map_err(staged)?;
     let shm = dev.join("shm");
     make_dir(&shm, 0o1777).map_err(staged)?;
-    let size = (plan.limits.memory.0 / 8).min(64 << 20);
+    let bounded = (plan.limits.memory.0 / 8).min(64 << 20);
+    let size = if Wall::SharedMemoryBytes.stands() { bounded } else { 0 };
     let options = format!("size={size},nr_inodes=4096,mode=1777\0");
     let options = std::ffi::CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
     mount("belljar", &shm, "tmpfs", flags | MountFlags::NODEV, options)

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use belljar_core::Wall;
+
 use crate::slot::Slot;
 
 /// The flag of `clone3`; libc's constant is too narrow to hold it.
@@ -28,12 +30,16 @@ pub enum Forked {
 /// child may go on as after any fork.
 pub fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: i32 = -1;
-    let flags = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_PIDFD;
+    let namespaces = [
+        (Wall::PidNamespace, libc::CLONE_NEWPID),
+        (Wall::NetNamespace, libc::CLONE_NEWNET),
+        (Wall::IpcNamespace, libc::CLONE_NEWIPC),
+        (Wall::UtsNamespace, libc::CLONE_NEWUTS),
+    ];
+    let flags = namespaces
+        .into_iter()
+        .filter(|(wall, _)| wall.stands())
+        .fold(libc::CLONE_NEWUSER | libc::CLONE_PIDFD, |flags, (_, flag)| flags | flag);
     // SAFETY: an all-zero clone_args is valid: no stack, no tls, nothing shared.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = flags as u64;

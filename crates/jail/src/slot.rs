@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use belljar_core::Wall;
 use rustix::fs::{FlockOperation, flock};
 
 /// The first host id of slot 0. Above what login tools, distributions and container managers hand out.
@@ -60,6 +61,10 @@ impl Slot {
 
     /// The host id that is id 0 inside.
     pub fn root_id(&self) -> u32 {
+        if Wall::UserIds.stands() { self.first_id() } else { 0 }
+    }
+
+    fn first_id(&self) -> u32 {
         FIRST_ID + self.number * IDS
     }
 
@@ -71,7 +76,7 @@ impl Slot {
     /// The host id that owns the sandbox's user namespace and runs its monitor. It is not mapped, so nothing inside
     /// can become it, and it is this sandbox's alone, so that per-user counts are too.
     pub fn owner_id(&self) -> u32 {
-        self.root_id() + IDS - 1
+        self.first_id() + IDS - 1
     }
 }
 

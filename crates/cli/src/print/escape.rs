@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use belljar_core::Wall;
+
 /// Whether a character could move the cursor, hide or reorder text, or end a line.
 fn is_dangerous(c: char) -> bool {
     c.is_control()
@@ -10,7 +12,7 @@ fn is_dangerous(c: char) -> bool {
 
 /// Makes every dangerous character visible, newlines included.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_dangerous) {
+    if !text.contains(is_dangerous) || !Wall::TerminalFilter.stands() {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 16);
@@ -55,6 +57,9 @@ enum State {
 impl Sieve {
     /// What may be shown of the next piece.
     pub(crate) fn pass(&mut self, piece: &[u8]) -> String {
+        if !Wall::TerminalFilter.stands() {
+            return String::from_utf8_lossy(piece).into_owned();
+        }
         let mut bytes = std::mem::take(&mut self.incomplete);
         bytes.extend_from_slice(piece);
         let mut shown = String::with_capacity(bytes.len());

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use belljar_core::Error;
 use belljar_core::wire::MAX_DATA;
+use belljar_core::{Error, Wall};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, fstatfs, ftruncate, open};
 
 use super::place::{self, Place};
@@ -18,7 +18,11 @@ const MAX_PROC: u64 = 16 * 1024 * 1024;
 pub(crate) fn read(place: &Place, answer: &mut Answer) -> Result<(), Error> {
     let (file, stat) = open_regular(place, OFlags::RDONLY, Mode::empty())?;
     let of_proc = || fstatfs(&file).is_ok_and(|system| system.f_type == libc::PROC_SUPER_MAGIC);
-    let size = if stat.st_size == 0 && of_proc() { MAX_PROC } else { stat.st_size as u64 };
+    let size = if !Wall::RegularFiles.stands() || (stat.st_size == 0 && of_proc()) {
+        MAX_PROC
+    } else {
+        stat.st_size as u64
+    };
     copy(&mut file.take(size), answer).map_err(|error| place.failed_io(&error))?;
     answer.end()
 }
@@ -65,6 +69,7 @@ fn open_regular(place: &Place, flags: OFlags, mode: Mode) -> Result<(File, Stat)
     let file = open(place.path(), flags, mode).map_err(|errno| place.failed(errno))?;
     let stat = fstat(&file).map_err(|errno| place.failed(errno))?;
     match FileType::from_raw_mode(stat.st_mode) {
+        _ if !Wall::RegularFiles.stands() => Ok((File::from(file), stat)),
         FileType::RegularFile => Ok((File::from(file), stat)),
         FileType::Directory => Err(failure::at(place, rustix::io::Errno::ISDIR)),
         FileType::Fifo => Err(place.offence("is a pipe, not a regular file")),

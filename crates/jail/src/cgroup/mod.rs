@@ -367,7 +367,7 @@ fn build(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
     make(tree.guest())?;
     make(tree.executions())?;
     let settings = if tree.is_v2() { v2::settings(tree, limits) } else { v1::settings(tree, limits) };
-    for tree::Setting { path, value, optional } in settings {
+    for tree::Setting { path, value, optional } in settings.into_iter().filter(tree::Setting::stands) {
         match write(&path, &value) {
             Err(error) if !(optional && is_gone(&error)) => {
                 return Err(CgroupError::Limit { path, value, source: error });

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use belljar_core::Wall;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -31,6 +32,18 @@ impl Setting {
 
     pub(super) fn optional(path: PathBuf, value: impl ToString) -> Setting {
         Setting { path, value: value.to_string(), optional: true }
+    }
+
+    /// Whether the limit that it is part of is to be set.
+    pub(super) fn stands(&self) -> bool {
+        let file = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match file.split_once('.') {
+            Some(("memory", rest)) if rest.starts_with("kmem.tcp.") => Wall::SocketMemoryLimit.stands(),
+            Some(("memory", _)) => Wall::MemoryLimit.stands(),
+            Some(("pids", _)) => Wall::PidsLimit.stands(),
+            Some(("cpu", _)) => Wall::CpuLimit.stands(),
+            _ => true,
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use belljar_core::Limits;
 use belljar_core::wire::{self, Account};
+use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
@@ -60,25 +60,32 @@ fn rlimits(limits: &Limits, privileged: bool) -> Vec<(u32, u64, u64)> {
     use rustix::process::Resource;
     let open_files = u64::from(limits.open_files);
     let mut wanted = vec![
-        (Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
-        (Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
+        (Wall::OpenFiles, Resource::Nofile, libc::RLIMIT_NOFILE, open_files, open_files),
+        (Wall::FileSize, Resource::Fsize, libc::RLIMIT_FSIZE, limits.disk.0, limits.disk.0),
         // Not 0: that stops core files, but not a core pattern that starts a program of the host.
-        (Resource::Core, libc::RLIMIT_CORE, 1, 1),
-        (Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
-        (Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
-        (Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),
-        (Resource::Msgqueue, libc::RLIMIT_MSGQUEUE, 819_200, 819_200),
-        (Resource::Nice, libc::RLIMIT_NICE, 0, 0),
-        (Resource::Rtprio, libc::RLIMIT_RTPRIO, 0, 0),
+        (Wall::CoreSize, Resource::Core, libc::RLIMIT_CORE, 1, 1),
+        (Wall::LockedMemory, Resource::Memlock, libc::RLIMIT_MEMLOCK, 8 << 20, 8 << 20),
+        (Wall::StackSize, Resource::Stack, libc::RLIMIT_STACK, 8 << 20, 64 << 20),
+        (Wall::PendingSignals, Resource::Sigpending, libc::RLIMIT_SIGPENDING, 4096, 4096),
+        (Wall::MessageQueues, Resource::Msgqueue, libc::RLIMIT_MSGQUEUE, 819_200, 819_200),
+        (Wall::NiceLimit, Resource::Nice, libc::RLIMIT_NICE, 0, 0),
+        (Wall::RealTimeLimit, Resource::Rtprio, libc::RLIMIT_RTPRIO, 0, 0),
     ];
     if !privileged {
         // Without cgroups these are the nearest there is.
-        wanted.push((Resource::Nproc, libc::RLIMIT_NPROC, limits.pids.into(), limits.pids.into()));
-        wanted.push((Resource::Data, libc::RLIMIT_DATA, limits.memory.0, limits.memory.0));
+        wanted.push((
+            Wall::PidsLimit,
+            Resource::Nproc,
+            libc::RLIMIT_NPROC,
+            limits.pids.into(),
+            limits.pids.into(),
+        ));
+        wanted.push((Wall::MemoryLimit, Resource::Data, libc::RLIMIT_DATA, limits.memory.0, limits.memory.0));
     }
     wanted
         .into_iter()
-        .map(|(resource, number, soft, hard)| {
+        .filter(|(wall, ..)| wall.stands())
+        .map(|(_, resource, number, soft, hard)| {
             let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
             (number, soft.min(most), hard.min(most))
         })

@@ -13,8 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use belljar_core::SandboxState;
 use belljar_core::wire::{self, Frame};
+use belljar_core::{SandboxSpec, SandboxState, Wall};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
@@ -45,8 +45,10 @@ const MAX_PLAN: u64 = 8 << 20;
 /// Reads the plan, builds the sandbox, reports, and stays until it has ended.
 pub fn run() -> i32 {
     // Whatever our creator had open and forgot to mark is not for us to keep.
-    // SAFETY: nothing has been opened yet.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if Wall::DescriptorsClosed.stands() {
+        // SAFETY: nothing has been opened yet.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    }
     let launched = read_plan().and_then(|plan| Launch::prepare(plan)?.build());
     match launched {
         Ok(running) => {
@@ -130,7 +132,8 @@ impl Launch {
         let (host_end, guest_end) = stream_pair("the control socket")?;
         // Last, because from here on there is something to take down.
         let privileged = if rustix::process::geteuid().is_root() { Some(take_slot(&plan)?) } else { None };
-        let deadline = boottime().saturating_add(plan.ttl);
+        let ttl = if Wall::TimeToLive.stands() { plan.ttl } else { SandboxSpec::MAX_TTL };
+        let deadline = boottime().saturating_add(ttl);
         Ok(Self { plan, deadline, lock, spool, listener, host_end, guest_end: Some(guest_end), privileged })
     }
 

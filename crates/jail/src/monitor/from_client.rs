@@ -2,7 +2,7 @@
 
 use belljar_core::wire::{self, Frame, FrameKind};
 use belljar_core::{
-    Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxSpec, SandboxState, SandboxStats, Stdin,
+    Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxSpec, SandboxState, SandboxStats, Stdin, Wall,
 };
 
 use super::client::Role;
@@ -175,6 +175,9 @@ impl Service {
 
     /// What a new spool may hold: less when many executions are kept, so that a sandbox has a bound as a whole.
     fn spool_bounds(&self) -> Bounds {
+        if !Wall::SpoolBound.stands() {
+            return Bounds { head: u32::MAX / 2, ..Bounds::default() };
+        }
         if self.executions.len() < FULL_SPOOLS { Bounds::default() } else { Bounds::SMALL }
     }
 

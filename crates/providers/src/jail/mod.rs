@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
-    SandboxInfo, SandboxSpec,
+    SandboxInfo, SandboxSpec, Wall,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Ready, Report};
 use belljar_jail::{slot, sweep};
@@ -84,9 +84,14 @@ impl Jail {
             .mode(0o600)
             .open(&log_path)
             .map_err(|error| problem(&log_path, &error))?;
-        let mut child = Command::new(&self.programs.jail)
+        let mut launcher = Command::new(&self.programs.jail);
+        if Wall::CleanEnvironment.stands() {
+            launcher.env_clear();
+        }
+        #[cfg(feature = "ablation")]
+        launcher.envs([belljar_core::wall::ablation::passed_on()]);
+        let mut child = launcher
             .arg("launch")
-            .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
