@@ -130,6 +130,8 @@ walls! {
     MonitorPeers = "monitor-peers",
     /// Frames have a largest size.
     FrameBounds = "frame-bounds",
+    /// What waits for a caller that does not read has a largest size.
+    WaitingBound = "waiting-bound",
     /// Kept output has a largest size.
     SpoolBound = "spool-bound",
     /// Names in an archive that comes out stay below the destination.

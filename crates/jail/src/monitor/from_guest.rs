@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_core::wire::{self, Event, Exit, Frame, FrameKind};
-use belljar_core::{ExecId, Stream, Usage};
+use belljar_core::{ExecId, Stream, Usage, Wall};
 use rustix::fs::{Mode, OFlags};
 
 use super::client::Role;
@@ -18,7 +18,7 @@ impl Service {
     /// Takes what the guest sent; false when it is gone.
     pub(super) fn hear_guest(&mut self) -> bool {
         // A guest that sends and never reads is not ours any more.
-        let reads = self.guest.pending() < MOST_WAITING;
+        let reads = self.guest.pending() < MOST_WAITING || !Wall::WaitingBound.stands();
         let present = reads && matches!(self.guest.fill(&mut self.buffer), Ok(Presence::Open));
         loop {
             match self.guest.next_frame() {
@@ -100,7 +100,8 @@ impl Service {
 
     /// Whether a client has left more waiting than the rules let the guest send: it stands still, or the guest lies.
     fn is_overdue(&self, client: u64) -> bool {
-        self.clients.get(&client).is_some_and(|client| client.link.pending() > MOST_WAITING)
+        Wall::WaitingBound.stands()
+            && self.clients.get(&client).is_some_and(|client| client.link.pending() > MOST_WAITING)
     }
 
     /// Hands a guest's data frame to a client at that client's pace.
