@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/belljar
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 
-.PHONY: help demo test build install-tools test-tools lint soak clean
+.PHONY: help demo test build install-tools test-tools lint soak bench bench-check bench-keep bench-tools clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,6 +31,23 @@ lint: install-tools ## Formatting, lints, docs
 
 soak: build ## A thousand sandboxes made and ended, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar
+
+# Measuring takes root, whoever builds.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+BENCH = $(AS_ROOT) $(CARGO_TARGET_DIR)/release/belljar-bench
+
+bench-tools: install-tools
+	@scripts/install-tools bench
+	@cargo build --release --locked -p belljar -p belljar-bench -p belljar-floor
+
+bench: bench-tools ## Measure what the walls cost, beside bubblewrap, runc, podman, docker and gVisor
+	@$(BENCH) $(BENCH_ARGS)
+
+bench-check: bench-tools ## Measure in a shorter form, and fail when a promise of SPECIFICATION.md is broken
+	@$(BENCH) --quick --check $(BENCH_ARGS)
+
+bench-keep: bench-tools ## As bench, and keep the results in bench/results
+	@$(BENCH) --keep $(BENCH_ARGS)
 
 clean: ## Remove the build cache
 	@rm -rf $(CACHE)/target

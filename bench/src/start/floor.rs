@@ -1,0 +1,65 @@
+//! The floor launcher, which stays small and single-threaded in a process of its own and times itself.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use crate::error::{BenchError, Result, at};
+
+/// A running floor launcher; it ends when its input does.
+pub(super) struct Floor {
+    program: PathBuf,
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Floor {
+    /// Starts it.
+    pub(super) fn start(program: &Path) -> Result<Self> {
+        let started = Command::new(program).arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child =
+            started.map_err(|source| BenchError::Start { program: program.display().to_string(), source })?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(requests), Some(answers)) => Ok(Self {
+                program: program.to_owned(),
+                child,
+                requests: Some(requests),
+                answers: BufReader::new(answers),
+            }),
+            _ => Err(BenchError::Invalid("the floor launcher has no pipes".into())),
+        }
+    }
+
+    /// From fork to reaped, with nothing around the program.
+    pub(super) fn bare(&mut self, argv: &[&str]) -> Result<Duration> {
+        self.ask("bare", argv)
+    }
+
+    /// From the first cgroup made to the last one removed.
+    pub(super) fn floor(&mut self, argv: &[&str]) -> Result<Duration> {
+        self.ask("floor", argv)
+    }
+
+    fn ask(&mut self, kind: &str, argv: &[&str]) -> Result<Duration> {
+        let program = self.program.clone();
+        if let Some(requests) = &mut self.requests {
+            writeln!(requests, "{kind}\t{}", argv.join("\t")).map_err(at(&program))?;
+        }
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(at(&program))?;
+        let removed = line.trim().split(' ').nth(1).and_then(|number| number.parse().ok());
+        removed.map(Duration::from_nanos).ok_or_else(|| BenchError::Failed {
+            program: program.display().to_string(),
+            why: "its last words are above".into(),
+        })
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        self.requests = None;
+        let _ = self.child.wait();
+    }
+}

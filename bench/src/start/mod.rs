@@ -1,0 +1,233 @@
+//! How long it takes to start a program behind walls, run it, and have everything gone again.
+//!
+//! All contestants are measured in turn, round by round, so that whatever else the machine does hits all alike.
+
+mod docker;
+mod floor;
+mod image;
+mod podman;
+mod process;
+mod rivals;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use belljar_core::ExecRequest;
+
+use self::floor::Floor;
+use self::process::Launch;
+use crate::args::Args;
+use crate::bell::{self, Bell, beside};
+use crate::error::Result;
+use crate::plot::Bar;
+use crate::print;
+use crate::report::{Report, Table};
+use crate::statistics::{Samples, takes_part};
+
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The least a program can do.
+    True,
+    /// The least that an interpreter can do.
+    Python,
+}
+
+impl Program {
+    const ALL: [Self; 2] = [Self::True, Self::Python];
+
+    /// Its name in keys.
+    fn key(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::Python => "python",
+        }
+    }
+
+    /// Its name for people.
+    fn title(self) -> &'static str {
+        match self {
+            Self::True => "/bin/true",
+            Self::Python => "python3 -c 'print(1)'",
+        }
+    }
+
+    /// Program and arguments, by whole path, so that all start the same one.
+    pub(crate) fn argv(self) -> &'static [&'static str] {
+        match self {
+            Self::True => &["/bin/true"],
+            Self::Python => &["/usr/bin/python3", "-c", "print(1)"],
+        }
+    }
+}
+
+/// Every contestant: its key, its name for people, whether it is ours, and what it is.
+const CONTESTANTS: [(&str, &str, bool); 10] = [
+    ("bare", "bare fork and exec", false),
+    ("floor", "floor launcher", false),
+    ("library", "belljar, library call", true),
+    ("run", "belljar run", true),
+    ("bwrap", "bwrap --unshare-all", false),
+    ("runc", "runc run (bundle)", false),
+    ("podman", "podman run --rm", false),
+    ("docker_run", "docker run --rm", false),
+    ("docker_exec", "docker exec", false),
+    ("docker_runsc", "docker run, runsc (gVisor)", false),
+];
+
+/// What the others are divided by.
+const REFERENCES: [(&str, &str); 3] = [("floor", "/floor"), ("bwrap", "/bwrap"), ("run", "/run")];
+
+/// How one contestant starts a program.
+enum How<'a> {
+    Bare,
+    Floor,
+    Library(&'a Bell),
+    Process(Launch),
+}
+
+struct Contestant<'a> {
+    key: &'static str,
+    program: Program,
+    how: How<'a>,
+    wanted: usize,
+    samples: Samples,
+}
+
+impl Contestant<'_> {
+    async fn once(&mut self, floor: &mut Floor) -> Result<Duration> {
+        match &mut self.how {
+            How::Bare => floor.bare(self.program.argv()),
+            How::Floor => floor.floor(self.program.argv()),
+            How::Library(bell) => {
+                let start = Instant::now();
+                let sandbox = bell.create().await?;
+                bell::run(&*sandbox, ExecRequest::argv(self.program.argv().iter().copied())).await?;
+                sandbox.cleanup().await?;
+                Ok(start.elapsed())
+            }
+            How::Process(launch) => launch.once(self.program),
+        }
+    }
+}
+
+/// Measures all contestants that can be started here.
+pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &mut Report) -> Result<()> {
+    let rounds = args.rounds_or(200, 60);
+    let budget = Duration::from_secs(if args.quick { 4 } else { 12 });
+    let mut floor = Floor::start(&beside("belljar-floor")?)?;
+    let rivals = rivals::prepare(scratch);
+    let mut contestants = Vec::new();
+    for (key, _, _) in CONTESTANTS {
+        for program in Program::ALL {
+            let how = match key {
+                "bare" => Ok(How::Bare),
+                "floor" => Ok(How::Floor),
+                "library" => Ok(How::Library(bell)),
+                "run" => Ok(How::Process(Launch::belljar_run(&beside("belljar")?, bell.home()))),
+                rival => rivals.launch(rival, program).map(How::Process),
+            };
+            let place = format!("start.{}.{key}", program.key());
+            match how {
+                Ok(how) => {
+                    let mut contestant =
+                        Contestant { key, program, how, wanted: rounds, samples: Samples::default() };
+                    match warm_up(&mut contestant, &mut floor, budget, rounds).await {
+                        Ok(()) => contestants.push(contestant),
+                        Err(error) => report.lacks(place, error.to_string()),
+                    }
+                }
+                Err(why) => report.lacks(place, why),
+            }
+        }
+    }
+    for round in 0..rounds {
+        eprint!("\rstart: round {} of {rounds}", round + 1);
+        for contestant in &mut contestants {
+            if takes_part(round, rounds, contestant.wanted) {
+                let time = contestant.once(&mut floor).await?;
+                contestant.samples.push_time(time);
+            }
+        }
+    }
+    eprintln!();
+    drop(rivals);
+    for contestant in &contestants {
+        report.set_times(
+            &format!("start.{}.{}", contestant.program.key(), contestant.key),
+            &contestant.samples,
+        );
+    }
+    for program in Program::ALL {
+        ratios(report, program);
+        let table = table(report, program);
+        report.tables.push(table);
+    }
+    Ok(())
+}
+
+/// Starts it three times: does it work, is it warm, and how often can it be measured in the time there is.
+async fn warm_up(
+    contestant: &mut Contestant<'_>,
+    floor: &mut Floor,
+    budget: Duration,
+    rounds: usize,
+) -> Result<()> {
+    let mut best = Duration::MAX;
+    for _ in 0..3 {
+        best = best.min(contestant.once(floor).await?);
+    }
+    let affordable = budget.as_secs_f64() / best.as_secs_f64().max(1e-6);
+    contestant.wanted = (affordable as usize).clamp(8, rounds.max(8));
+    Ok(())
+}
+
+fn ratios(report: &mut Report, program: Program) {
+    let median = |report: &Report, key: &str| report.get(&format!("start.{}.{key}.median_ms", program.key()));
+    for (reference, _) in REFERENCES {
+        let Some(divisor) = median(report, reference) else { continue };
+        for (key, _, _) in CONTESTANTS {
+            if let Some(value) = median(report, key) {
+                report.set(format!("start.{}.{key}.over_{reference}", program.key()), value / divisor);
+            }
+        }
+    }
+}
+
+fn table(report: &Report, program: Program) -> Table {
+    let mut columns = vec!["what", "median ms", "p99 ms", "rounds"];
+    columns.extend(REFERENCES.map(|(_, heading)| heading));
+    let mut table = Table::new(&format!("Start, run and be gone: {}", program.title()), &columns);
+    for (key, label, _) in CONTESTANTS {
+        let place = format!("start.{}.{key}", program.key());
+        let get = |what: &str| report.get(&format!("{place}.{what}"));
+        if report.not_available.contains_key(&place) {
+            table.rows.push(vec![label.to_owned(), "not available".to_owned()]);
+            continue;
+        }
+        let mut numbers = vec![get("median_ms"), get("p99_ms"), get("rounds")];
+        numbers.extend(REFERENCES.map(|(reference, _)| get(&format!("over_{reference}"))));
+        print::row(&mut table, label, &numbers);
+        if let (Some(row), Some(rounds)) = (table.rows.last_mut(), get("rounds")) {
+            row[3] = format!("{rounds:.0}");
+        }
+    }
+    table.notes.push("Interleaved; with fewer than a hundred rounds p99 is the slowest.".into());
+    table.notes.push(
+        "runc, podman and docker run without a network and without a user namespace; runsc without cgroups."
+            .into(),
+    );
+    table
+}
+
+/// The bars of the plot.
+pub(crate) fn panels(report: &Report) -> Vec<(String, Vec<Bar>)> {
+    let bars = |program: Program| {
+        let bar = |(key, label, ours): (&str, &str, bool)| {
+            let get = |what: &str| report.get(&format!("start.{}.{key}.{what}", program.key()));
+            Some(Bar { label: label.to_owned(), median: get("median_ms")?, p99: get("p99_ms")?, ours })
+        };
+        (program.title().to_owned(), CONTESTANTS.into_iter().filter_map(bar).collect::<Vec<_>>())
+    };
+    Program::ALL.into_iter().map(bars).filter(|(_, bars)| !bars.is_empty()).collect()
+}

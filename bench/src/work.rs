@@ -1,0 +1,139 @@
+//! The load that the bench puts inside and outside of a sandbox: the same program in both places. It says how long
+//! its loop took, in nanoseconds, so that its start does not count. Its bombs are for the inside of a sandbox only.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::hint::black_box;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+The load of the bench: prints how many nanoseconds its loop took.
+
+Usage: belljar-work cpu COUNT            mix numbers, without a system call
+       belljar-work syscalls COUNT       getppid, and one byte written and read back
+       belljar-work files COUNT FOLDER   create, write, read, stat and remove small files
+       belljar-work bomb KIND SECONDS    take all there is: processors, memory or sockets (only inside a sandbox!)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().ok();
+    let outcome = match arguments.as_slice() {
+        ["--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        ["cpu", count] if number(count).is_some() => timed(|| mix(number(count).unwrap_or(0))),
+        ["syscalls", count] if number(count).is_some() => timed(|| calls(number(count).unwrap_or(0))),
+        ["files", count, folder] if number(count).is_some() => {
+            timed(|| files(number(count).unwrap_or(0), Path::new(folder)))
+        }
+        ["bomb", kind @ ("processors" | "memory" | "sockets"), seconds] if number(seconds).is_some() => {
+            bomb(kind, Duration::from_secs(number(seconds).unwrap_or(0)))
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("belljar-work: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn timed(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let start = Instant::now();
+    work()?;
+    println!("{}", start.elapsed().as_nanos());
+    Ok(())
+}
+
+/// A chain of multiplications, each of which needs the one before.
+fn mix(count: u64) -> io::Result<()> {
+    let mut state = black_box(0x9E37_79B9_7F4A_7C15u64);
+    for number in 0..count {
+        state = (state ^ number).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        state ^= state >> 27;
+    }
+    black_box(state);
+    Ok(())
+}
+
+fn calls(count: u64) -> io::Result<()> {
+    let (mut reader, mut writer) = io::pipe()?;
+    let mut byte = [0];
+    for _ in 0..count {
+        black_box(std::os::unix::process::parent_id());
+        black_box(std::os::unix::process::parent_id());
+        writer.write_all(b"x")?;
+        reader.read_exact(&mut byte)?;
+    }
+    Ok(())
+}
+
+fn files(count: u64, folder: &Path) -> io::Result<()> {
+    let content = [b'b'; 1024];
+    let mut back = Vec::with_capacity(content.len());
+    for number in 0..count {
+        let path = folder.join(format!("file-{}", number % 512));
+        let mut file = fs::File::options().read(true).write(true).create_new(true).open(&path)?;
+        file.write_all(&content)?;
+        file.seek(SeekFrom::Start(0))?;
+        back.clear();
+        file.read_to_end(&mut back)?;
+        if fs::metadata(&path)?.len() != back.len() as u64 {
+            return Err(io::Error::other("a file came back short"));
+        }
+        fs::remove_file(&path)?;
+    }
+    Ok(())
+}
+
+/// Takes what it can for this long. Whatever it asks for is bounded by the sandbox around it.
+fn bomb(kind: &str, span: Duration) -> io::Result<()> {
+    println!("lit");
+    io::stdout().flush()?;
+    let end = Instant::now() + span;
+    match kind {
+        "processors" => {
+            let spin = move || {
+                while Instant::now() < end {
+                    let _ = mix(100_000);
+                }
+            };
+            let others: Vec<_> = (0..3).map(|_| std::thread::spawn(spin)).collect();
+            spin();
+            for other in others {
+                let _ = other.join();
+            }
+        }
+        "memory" => {
+            let mut held = Vec::new();
+            while Instant::now() < end {
+                held.push(black_box(vec![1u8; 1 << 20]));
+            }
+        }
+        _ => {
+            while Instant::now() < end {
+                let mut held = Vec::new();
+                while Instant::now() < end {
+                    let Ok((mut one, other)) = UnixStream::pair() else { break };
+                    one.set_nonblocking(true)?;
+                    while one.write(&[0; 4096]).is_ok() {}
+                    held.push((one, other));
+                }
+            }
+        }
+    }
+    Ok(())
+}
