@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::{Bell, PATIENCE, marked, marker, send, until};
+use crate::{Bell, long, marked, marker, not_promised_rootless, patience, send, span, until};
 
 /// Runs a command in a new sandbox; answers the exit status of the program and its object.
 fn ending(bell: &Bell, words: &[&str]) -> (i32, Value) {
@@ -27,7 +27,8 @@ fn a_result_is_told_in_full() {
     assert_eq!(object["stderr"], "");
     assert!(object["signal"].is_null());
     assert_eq!(object["truncated"], false);
-    assert_eq!(object["oom_kills"], 0);
+    let counted = !not_promised_rootless("kills for want of memory are counted");
+    assert_eq!(object["oom_kills"], if counted { 0.into() } else { Value::Null });
     assert!(object["duration_ms"].as_f64().unwrap() > 0.0 && object["start_ms"].as_f64().unwrap() > 0.0);
 }
 
@@ -48,19 +49,19 @@ fn a_status_of_the_commands_own_is_passed_on_and_is_always_exited() {
 fn a_time_out_ends_the_command_within_half_a_second() {
     let bell = Bell::alone();
     let begin = Instant::now();
-    let (status, object) = ending(&bell, &["--timeout", "1s", "--", "sleep", "60"]);
+    let (status, object) = ending(&bell, &["--timeout", &span(1), "--", "sleep", "6000"]);
     let took = begin.elapsed();
     assert_eq!(status, 124);
     assert_eq!(object["termination"], "timed_out");
     assert!(object["exit_code"].is_null() && object["signal"].is_null(), "{object}");
-    assert!(took < Duration::from_millis(1500), "took {took:?}");
+    assert!(took < patience(Duration::from_millis(1500)), "took {took:?}");
 }
 
 #[test]
 fn a_time_out_is_not_put_off_by_a_command_that_ignores_signals() {
     let bell = Bell::new();
-    let script = "trap '' INT TERM HUP QUIT; (trap '' TERM; sleep 60) & while :; do sleep 60; done";
-    let (status, object) = ending(&bell, &["--timeout", "1s", "--", "sh", "-c", script]);
+    let script = "trap '' INT TERM HUP QUIT; (trap '' TERM; sleep 6000) & while :; do sleep 6000; done";
+    let (status, object) = ending(&bell, &["--timeout", &span(1), "--", "sh", "-c", script]);
     assert_eq!((status, &object["termination"]), (124, &Value::from("timed_out")));
 }
 
@@ -78,6 +79,9 @@ fn a_signal_from_inside_is_named() {
 
 #[test]
 fn too_much_memory_is_its_own_ending_and_leaves_the_sandbox_whole() {
+    if not_promised_rootless("memory is bounded per process, which is refused more instead of being killed") {
+        return;
+    }
     let bell = Bell::new();
     let bomb = "x = b'x' * (4 << 30)";
     let (status, object) = ending(&bell, &["--memory", "256m", "--", "python3", "-c", bomb]);
@@ -111,7 +115,7 @@ fn a_kill_from_outside_is_told_as_killed() {
         let (id, mark) = (bell.create(&[]), marker());
         let words = ["exec", "--json", &id, "--", "sh", "-c", "while :; do sleep 1; done", &mark];
         let child = bell.command(&words).spawn().unwrap();
-        until("the command runs", PATIENCE, || !marked(&mark).is_empty());
+        until("the command runs", long(), || !marked(&mark).is_empty());
         let killed = if whole { bell.run(&["kill", &id]) } else { bell.run(&["kill", "--exec", "1", &id]) };
         assert!(killed.status.success(), "{killed:?}");
         let output = child.wait_with_output().unwrap();
@@ -129,14 +133,14 @@ fn a_lost_sandbox_is_told_as_lost_and_is_never_a_success() {
     let (id, mark) = (bell.create(&[]), marker());
     let words = ["exec", "--json", &id, "--", "sh", "-c", "while :; do sleep 1; done", &mark];
     let child = bell.command(&words).spawn().unwrap();
-    until("the command runs", PATIENCE, || !marked(&mark).is_empty());
+    until("the command runs", long(), || !marked(&mark).is_empty());
     send(bell.keepers(&id).monitor, rustix::process::Signal::KILL);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     let told = object["termination"] == "lost" || object["error"]["code"] == "lost";
     assert!(told && object["exit_code"].is_null(), "{object}");
-    until("it is known as lost", PATIENCE, || bell.state(&id).as_deref() == Some("lost"));
+    until("it is known as lost", long(), || bell.state(&id).as_deref() == Some("lost"));
 }
 
 #[test]
@@ -170,6 +174,9 @@ fn figures_of_use_are_true() {
     assert!(object["usage"]["cpu_ms"].as_u64().unwrap() >= 300, "{object}");
     assert!(object["duration_ms"].as_f64().unwrap() >= 300.0, "{object}");
 
+    if not_promised_rootless("memory and processes of an execution are counted") {
+        return;
+    }
     let object = bell.json(&["run", "--", "python3", "-c", "x = b'x' * (100 << 20)"]);
     let peak = object["usage"]["peak_memory_bytes"].as_u64().unwrap();
     assert!((100 << 20..2 << 30).contains(&peak), "{object}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::{Bell, PATIENCE, cgroups, in_slot, marked, marker, send, until};
+use crate::{Bell, cgroups, in_slot, long, marked, marker, patience, second, send, span, until};
 
 /// Forks twice with a session of its own, ignores what can be ignored, and stays. So does its starter, until its input ends.
 const DAEMON: &str = r#"
@@ -27,8 +27,6 @@ else:
     while True: time.sleep(1000)
 "#;
 
-const SECOND: Duration = Duration::from_secs(1);
-
 /// Starts a foreground command whose daemon is seen to live before this returns; answers its slot too.
 fn with_daemon(bell: &Bell, words: &[&str], mark: &str, stays: &str) -> (Child, u32) {
     let words = [words, &["--", "python3", "-c", DAEMON, mark, stays]].concat();
@@ -41,7 +39,7 @@ fn with_daemon(bell: &Bell, words: &[&str], mark: &str, stays: &str) -> (Child, 
 fn daemon_lives(mark: &str) -> u32 {
     let daemon = format!("daemon-{mark}");
     let mut slot = None;
-    until("the daemon lives", PATIENCE, || {
+    until("the daemon lives", long(), || {
         slot = marked(&daemon).first().and_then(crate::Process::slot);
         slot.is_some()
     });
@@ -59,7 +57,7 @@ fn a_daemon_ends_with_its_run() {
     let (mut child, slot) = with_daemon(&bell, &["run", "-i"], &mark, "read");
     drop(child.stdin.take());
     let status = child.wait().unwrap();
-    gone_within(&mark, SECOND);
+    gone_within(&mark, second());
     assert_eq!(status.code(), Some(0));
     bell.assert_gone(slot);
     assert!(bell.json(&["ls", "-a"])["sandboxes"].as_array().unwrap().is_empty(), "run leaves no record");
@@ -69,9 +67,9 @@ fn a_daemon_ends_with_its_run() {
 fn a_daemon_ends_with_the_time_out_of_its_run() {
     let bell = Bell::alone();
     let mark = marker();
-    let (mut child, slot) = with_daemon(&bell, &["run", "--timeout", "2s"], &mark, "stay");
+    let (mut child, slot) = with_daemon(&bell, &["run", "--timeout", &span(2)], &mark, "stay");
     assert_eq!(child.wait().unwrap().code(), Some(124));
-    gone_within(&mark, SECOND);
+    gone_within(&mark, second());
     bell.assert_gone(slot);
 }
 
@@ -84,7 +82,7 @@ fn a_daemon_ends_with_kill_and_with_rm() {
         assert_eq!(bell.keepers(&id).slot, slot);
         let begin = Instant::now();
         let ended = bell.run(&[words, &[&id]].concat());
-        gone_within(&mark, SECOND.saturating_sub(begin.elapsed()));
+        gone_within(&mark, second().saturating_sub(begin.elapsed()));
         assert!(ended.status.success(), "{ended:?}");
         assert_eq!(child.wait().unwrap().code(), Some(137), "{words:?}");
         bell.assert_gone(slot);
@@ -101,7 +99,7 @@ fn a_daemon_of_a_killed_execution_ends_with_it() {
     let (mut child, _) = with_daemon(&bell, &["exec", &id], &mark, "stay");
     let killed = bell.run(&["kill", "--exec", "1", &id]);
     assert!(killed.status.success(), "{killed:?}");
-    gone_within(&mark, SECOND);
+    gone_within(&mark, second());
     assert_eq!(child.wait().unwrap().code(), Some(137));
     assert_eq!(bell.state(&id).as_deref(), Some("running"));
 }
@@ -109,11 +107,11 @@ fn a_daemon_of_a_killed_execution_ends_with_it() {
 #[test]
 fn a_time_to_live_ends_everything() {
     let bell = Bell::alone();
-    let (begin, ttl) = (Instant::now(), Duration::from_secs(3));
-    let (id, mark) = (bell.create(&["--ttl", "3s"]), marker());
+    let (begin, ttl) = (Instant::now(), patience(Duration::from_secs(3)));
+    let (id, mark) = (bell.create(&["--ttl", &span(3)]), marker());
     let created = begin.elapsed();
     let (mut child, slot) = with_daemon(&bell, &["exec", &id], &mark, "stay");
-    gone_within(&mark, (ttl + created + SECOND).saturating_sub(begin.elapsed()));
+    gone_within(&mark, (ttl + created + second()).saturating_sub(begin.elapsed()));
     assert!(begin.elapsed() >= ttl, "it lived its time");
     assert_ne!(child.wait().unwrap().code(), Some(0));
     bell.assert_gone(slot);
@@ -123,8 +121,8 @@ fn a_time_to_live_ends_everything() {
 /// What is killed besides the command line, and what `ls -a` says afterwards.
 fn killed_keepers(launcher: bool, monitor: bool) {
     let bell = Bell::alone();
-    let (begin, ttl) = (Instant::now(), Duration::from_secs(3));
-    let (id, mark) = (bell.create(&["--ttl", "3s"]), marker());
+    let (begin, ttl) = (Instant::now(), patience(Duration::from_secs(3)));
+    let (id, mark) = (bell.create(&["--ttl", &span(3)]), marker());
     let created = begin.elapsed();
     let (mut child, slot) = with_daemon(&bell, &["exec", &id], &mark, "stay");
     let keepers = bell.keepers(&id);
@@ -136,8 +134,8 @@ fn killed_keepers(launcher: bool, monitor: bool) {
     if monitor {
         send(keepers.monitor, Signal::KILL);
     }
-    gone_within(&mark, (ttl + created + SECOND).saturating_sub(begin.elapsed()));
-    until("nothing inside is left", SECOND, || in_slot(slot).is_empty());
+    gone_within(&mark, (ttl + created + second()).saturating_sub(begin.elapsed()));
+    until("nothing inside is left", second(), || in_slot(slot).is_empty());
     bell.assert_gone(slot);
     let expected = if monitor { "lost" } else { "expired" };
     assert_eq!(bell.state(&id).as_deref(), Some(expected), "launcher {launcher}, monitor {monitor}");
@@ -170,20 +168,20 @@ fn a_daemon_ends_in_time_when_command_line_launcher_and_monitor_are_killed() {
 #[test]
 fn the_guest_keeps_the_deadline_when_the_monitor_is_stopped() {
     let bell = Bell::alone();
-    let (begin, ttl) = (Instant::now(), Duration::from_secs(3));
-    let (id, mark) = (bell.create(&["--ttl", "3s"]), marker());
+    let (begin, ttl) = (Instant::now(), patience(Duration::from_secs(3)));
+    let (id, mark) = (bell.create(&["--ttl", &span(3)]), marker());
     let created = begin.elapsed();
     let (mut child, slot) = with_daemon(&bell, &["exec", &id], &mark, "stay");
     let monitor = bell.keepers(&id).monitor;
     send(monitor, Signal::STOP);
-    let bound = ttl + created + Duration::from_millis(1500);
+    let bound = ttl + created + patience(Duration::from_millis(1500));
     let ended = std::panic::catch_unwind(|| gone_within(&mark, bound.saturating_sub(begin.elapsed())));
     let lived = begin.elapsed();
     send(monitor, Signal::CONT);
     ended.unwrap();
     assert!(lived >= ttl, "it lived its time");
     assert_ne!(child.wait().unwrap().code(), Some(0));
-    until("the walls are down", PATIENCE, || cgroups(slot).is_empty());
+    until("the walls are down", long(), || cgroups(slot).is_empty());
     bell.assert_gone(slot);
     assert_eq!(bell.state(&id).as_deref(), Some("expired"));
 }
@@ -194,9 +192,9 @@ fn a_killed_run_leaves_nothing() {
     let mark = marker();
     let (mut child, slot) = with_daemon(&bell, &["run"], &mark, "stay");
     child.kill().unwrap();
-    gone_within(&mark, SECOND);
+    gone_within(&mark, second());
     child.wait().unwrap();
-    until("nothing inside is left", SECOND, || in_slot(slot).is_empty());
+    until("nothing inside is left", second(), || in_slot(slot).is_empty());
     bell.assert_gone(slot);
     let running = bell.json(&["ls"])["sandboxes"].as_array().unwrap().len();
     assert_eq!(running, 0);
@@ -213,7 +211,7 @@ fn an_interrupted_run_leaves_nothing() {
         let (mut child, slot) = with_daemon(&bell, &["run"], &mark, "stay");
         send(i32::try_from(child.id()).unwrap(), signal);
         let ended = child.wait().unwrap();
-        gone_within(&mark, SECOND);
+        gone_within(&mark, second());
         assert_eq!(ended.code(), Some(status));
         bell.assert_gone(slot);
         assert!(bell.json(&["ls", "-a"])["sandboxes"].as_array().unwrap().is_empty());
@@ -223,12 +221,12 @@ fn an_interrupted_run_leaves_nothing() {
 #[test]
 fn a_sandbox_lives_on_without_its_creator_until_extended_time_is_over() {
     let bell = Bell::alone();
-    let id = bell.create(&["--ttl", "2s"]);
-    assert!(bell.run(&["extend", &id, "4s"]).status.success());
+    let id = bell.create(&["--ttl", &span(2)]);
+    assert!(bell.run(&["extend", &id, &span(4)]).status.success());
     let (extended, mark) = (Instant::now(), marker());
     let (mut child, slot) = with_daemon(&bell, &["exec", &id], &mark, "stay");
-    gone_within(&mark, Duration::from_secs(5).saturating_sub(extended.elapsed()));
-    assert!(extended.elapsed() >= Duration::from_millis(3900), "it lived its longer time");
+    gone_within(&mark, patience(Duration::from_secs(5)).saturating_sub(extended.elapsed()));
+    assert!(extended.elapsed() >= patience(Duration::from_millis(3900)), "it lived its longer time");
     assert_ne!(child.wait().unwrap().code(), Some(0));
     bell.assert_gone(slot);
     assert_eq!(bell.state(&id).as_deref(), Some("expired"));

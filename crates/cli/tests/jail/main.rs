@@ -1,5 +1,6 @@
-//! The jail through the built program: endings, walls, bombs and lives. Needs root and a kernel with everything that
-//! `belljar doctor` asks for; without them these tests fail, they do not skip.
+//! The jail through the built program: endings, walls, bombs and lives. Needs a kernel with everything that `belljar
+//! doctor` asks for, and root; without them these tests fail, they do not skip. An ordinary user can ask for what
+//! rootless sandboxes promise (see `surroundings`): then each test says what of it is not promised.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
@@ -7,6 +8,8 @@ mod attacks;
 mod bombs;
 mod endings;
 mod life;
+#[path = "../surroundings/mod.rs"]
+mod surroundings;
 mod walls;
 
 use std::fs;
@@ -17,13 +20,20 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use surroundings::{belljar, is_rootless, not_promised_rootless, patience, slowness, span};
 
 /// The first host id of the first sandbox slot, and how many ids a slot has.
 const FIRST_ID: u32 = 0x7000_0000;
 const IDS_PER_SLOT: u32 = 65_536;
 
 /// For conditions that have no bound of their own.
-const PATIENCE: Duration = Duration::from_secs(20);
+fn long() -> Duration {
+    patience(Duration::from_secs(20))
+}
+
+fn second() -> Duration {
+    patience(Duration::from_secs(1))
+}
 
 /// Where the issue states a bound in seconds, the tests of this program do not compete for the processors.
 static TURNS: RwLock<()> = RwLock::new(());
@@ -52,13 +62,25 @@ impl Bell {
     }
 
     fn with(turn: Turn) -> Self {
-        assert!(rustix::process::geteuid().is_root(), "these tests need root: run them with sudo -E");
+        is_rootless();
         Self { home: tempfile::tempdir().unwrap(), _turn: turn }
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
-        command.args(words).env("BELLJAR_HOME", self.home.path()).env_remove("BELLJAR_LOG");
+        let mut command = Command::new(belljar());
+        match words {
+            // What is given no time of its own is given the usual time, for a slow machine.
+            [verb @ ("run" | "exec"), rest @ ..]
+                if slowness() > 1 && !words.contains(&"--timeout") && !words.contains(&"-d") =>
+            {
+                command.args([verb, "--timeout", &span(30)]).args(rest)
+            }
+            ["create", rest @ ..] if slowness() > 1 && !words.contains(&"--ttl") => {
+                command.args(["create", "--ttl", &span(300)]).args(rest)
+            }
+            words => command.args(words),
+        };
+        command.env("BELLJAR_HOME", self.home.path()).env_remove("BELLJAR_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -94,7 +116,7 @@ impl Bell {
         let exec = self.json(&["exec", "-d", "--timeout", "10m", id, "--", "python3", "-uc", script]);
         let number = exec["exec"].to_string();
         let mut said = String::new();
-        until(&format!("`{line}`"), PATIENCE, || {
+        until(&format!("`{line}`"), long(), || {
             let execution = self.json(&["logs", id, &number])["executions"][0].clone();
             said = format!("{}{}", execution["stdout"].as_str().unwrap_or_default(), execution["stderr"]);
             assert!(execution["termination"].is_null(), "it ended: {execution}");
@@ -118,6 +140,9 @@ impl Bell {
     /// The processes outside that look after a sandbox: they hold its lock.
     fn keepers(&self, id: &str) -> Keepers {
         let lock = self.directory(id).join("lock");
+        if is_rootless() {
+            return self.own_keepers(&lock);
+        }
         let holds = |process: &Process| {
             let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
             fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == lock)
@@ -128,10 +153,26 @@ impl Bell {
         Keepers { launcher: launchers[0].pid, monitor: monitors[0].pid, slot: monitors[0].slot().unwrap() }
     }
 
+    /// The same without root: they have the user's own id, and the monitor lets nobody see what it has open.
+    fn own_keepers(&self, lock: &Path) -> Keepers {
+        let all = processes();
+        let holds = |process: &&Process| {
+            let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
+            fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == lock)
+        };
+        let launchers: Vec<&Process> = all.iter().filter(holds).collect();
+        assert_eq!(launchers.len(), 1, "one launcher: {launchers:?}");
+        let launcher = launchers[0].pid;
+        let (guests, monitors): (Vec<&Process>, Vec<&Process>) =
+            all.iter().filter(|process| process.parent == launcher).partition(|child| child.slot().is_some());
+        assert_eq!((guests.len(), monitors.len()), (1, 1), "one guest, one monitor: {guests:?} {monitors:?}");
+        Keepers { launcher, monitor: monitors[0].pid, slot: guests[0].slot().unwrap() }
+    }
+
     /// Sees that nothing of an ended sandbox is left but (perhaps) its record.
     fn assert_gone(&self, slot: u32) {
         self.run(&["ls"]);
-        until("no process with its ids", Duration::from_secs(1), || in_slot(slot).is_empty());
+        until("no process with its ids", second(), || in_slot(slot).is_empty());
         assert_eq!(cgroups(slot), Vec::<PathBuf>::new(), "its cgroups are gone");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.home.path().to_str().unwrap()), "its mounts are gone: {mounts}");
@@ -158,7 +199,7 @@ impl Drop for Bell {
     }
 }
 
-/// The processes outside a sandbox that belong to it, and its number on this machine.
+/// The processes outside a sandbox that belong to it, and its number on this machine (see [`Process::slot`]).
 struct Keepers {
     launcher: i32,
     monitor: i32,
@@ -169,6 +210,7 @@ struct Keepers {
 #[derive(Debug)]
 struct Process {
     pid: i32,
+    parent: i32,
     uid: u32,
     command: String,
 }
@@ -182,15 +224,25 @@ impl Process {
             line.split_whitespace().nth(1)
         };
         let uid = field("Uid:")?.parse().ok()?;
+        let parent = field("PPid:")?.parse().ok()?;
         let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         (field("State:") != Some("Z")).then(|| Self {
             pid,
+            parent,
             uid,
             command: String::from_utf8_lossy(&command).into_owned(),
         })
     }
 
+    /// What tells the sandbox that a process belongs to from others: the block of its ids or, rootless, its pid namespace
+    /// (to which the monitor does not belong).
     fn slot(&self) -> Option<u32> {
+        if is_rootless() {
+            let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+            let own =
+                namespace(&self.pid.to_string()).filter(|own| Some(own) != namespace("self").as_ref())?;
+            return own.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok();
+        }
         Some(self.uid.checked_sub(FIRST_ID)? / IDS_PER_SLOT)
     }
 }
@@ -251,6 +303,15 @@ fn marker() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let time = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
     format!("marker-{}-{}-{time}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The users of a sandbox, of whom rootless sandboxes have one.
+fn users() -> &'static [&'static str] {
+    if not_promised_rootless("the same as root inside: there is no `--user root`") {
+        &["user"]
+    } else {
+        &["user", "root"]
+    }
 }
 
 fn text(bytes: &[u8]) -> &str {

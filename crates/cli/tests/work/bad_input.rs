@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
-use super::{Ended, Host, finish, tool};
+use super::{Ended, Host, belljar, finish, not_promised_rootless, tool};
 
 /// The error of `--json` is the one that a person is told.
 #[track_caller]
@@ -220,6 +220,9 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_data_directory_without_room_is_said_and_nothing_is_left() {
+    if not_promised_rootless("nothing less; but an ordinary user cannot mount what this needs") {
+        return;
+    }
     for size in ["64k", "2m"] {
         let host = Host::new();
         let disk = SmallDisk::new(&host, size);
@@ -237,6 +240,9 @@ fn a_data_directory_without_room_is_said_and_nothing_is_left() {
 
 #[test]
 fn a_data_directory_that_fills_up_later_loses_nothing() {
+    if not_promised_rootless("nothing less; but an ordinary user cannot mount what this needs") {
+        return;
+    }
     let host = Host::new();
     let disk = SmallDisk::new(&host, "32m");
     let home = disk.0.join("data");
@@ -261,6 +267,9 @@ fn a_data_directory_that_fills_up_later_loses_nothing() {
 
 #[test]
 fn a_full_destination_is_said_and_what_was_there_stays() {
+    if not_promised_rootless("nothing less; but an ordinary user cannot mount what this needs") {
+        return;
+    }
     let host = Host::new();
     let disk = SmallDisk::new(&host, "2m");
     fs::write(disk.0.join("result"), "old").unwrap();
@@ -306,7 +315,7 @@ fn root_that_may_not_do_what_root_does_is_told_so() {
     let host = Host::new();
     let run = |words: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user"]).arg(env!("CARGO_BIN_EXE_belljar")).args(words);
+        command.args(["--user", "--map-root-user"]).arg(belljar()).args(words);
         finish(command.env("BELLJAR_HOME", host.home()).env_remove("BELLJAR_LOG").stdin(Stdio::null()))
     };
     let ended = run(&["run", "--", "true"]);
@@ -344,8 +353,8 @@ impl BareHost {
         };
         let found =
             tool(Command::new("sh").args(["-c", "for name in sh cat ls id; do command -v $name; done"]));
-        let belljar = env!("CARGO_BIN_EXE_belljar");
-        for program in found.lines().chain([belljar]) {
+        let ours = belljar();
+        for program in found.lines().chain([ours.to_str().unwrap()]) {
             let name = Path::new(program).file_name().unwrap();
             copy(Path::new(program), &root.join("usr/bin").join(name));
             for word in tool(Command::new("ldd").arg(program)).split_whitespace() {
@@ -370,6 +379,9 @@ impl BareHost {
 
 #[test]
 fn a_host_without_python_runs_what_it_has_and_says_what_it_lacks() {
+    if not_promised_rootless("nothing less; but an ordinary user cannot mount what this needs") {
+        return;
+    }
     let bare = BareHost::new();
     bare.belljar(&["run", "--", "python3", "-c", "print(6*7)"]).refused(127, &["python3", "hint: "]);
     assert_eq!(bare.belljar(&["run", "--", "sh", "-c", "echo works"]).success("sh"), "works\n");

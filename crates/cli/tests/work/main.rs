@@ -1,11 +1,13 @@
 //! What sandboxes are for, through the built program and the real walls: ordinary work, files and output in and out,
 //! wrong input, and life without root. Needs root, as the walls do; without it these tests fail instead of passing
-//! unseen.
+//! unseen. An ordinary user can ask for what rootless sandboxes promise (see `surroundings`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod bad_input;
 mod rootless;
+#[path = "../surroundings/mod.rs"]
+mod surroundings;
 mod transfer;
 mod work;
 
@@ -19,9 +21,12 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use surroundings::{belljar, is_rootless, not_promised_rootless, patience};
 
 /// After this a program under test counts as hanging. No test waits for it to pass.
-const PATIENCE: Duration = Duration::from_secs(300);
+fn longest() -> Duration {
+    patience(Duration::from_secs(300))
+}
 
 /// What the processes of Belljar may hold at their peak.
 const MOST_MEMORY_KIB: u64 = 64 * 1024;
@@ -41,10 +46,7 @@ struct Ended {
 
 impl Host {
     fn new() -> Self {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "these tests need root: run them as root, do not skip them"
-        );
+        is_rootless();
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
@@ -66,7 +68,7 @@ impl Host {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        let mut command = Command::new(belljar());
         command.args(words).current_dir(self.directory.path());
         command.env("BELLJAR_HOME", self.home()).env_remove("BELLJAR_LOG").stdin(Stdio::null());
         command
@@ -224,7 +226,7 @@ fn wait(mut child: Child) -> (ExitStatus, String, u64) {
     let status = loop {
         match receive.recv_timeout(std::time::Duration::from_millis(5)) {
             Ok(status) => break Some(status),
-            Err(_) if started.elapsed() > PATIENCE => break None,
+            Err(_) if started.elapsed() > longest() => break None,
             Err(_) => peak = peak.max(memory_peak(&status_file)),
         }
     };

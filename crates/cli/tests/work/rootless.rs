@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
-use super::{Ended, PATIENCE, finish};
+use super::{Ended, belljar, finish, longest};
 
 /// An ordinary user with a program, a home and a data directory, and nothing running for it at the end. Every test has
 /// a user of its own, since the kernel counts processes by user.
@@ -31,7 +31,7 @@ impl Somebody {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let somebody = Self { directory, uid };
-        fs::copy(env!("CARGO_BIN_EXE_belljar"), somebody.path("belljar")).unwrap();
+        fs::copy(belljar(), somebody.path("belljar")).unwrap();
         fs::set_permissions(somebody.path("belljar"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(somebody.path("own")).unwrap();
         chown(somebody.path("own"), Some(uid), Some(uid)).unwrap();
@@ -88,7 +88,7 @@ impl Somebody {
                 continue;
             };
             let mut waited = [PollFd::new(&descriptor, PollFlags::IN)];
-            let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+            let patience = Timespec { tv_sec: longest().as_secs() as i64, tv_nsec: 0 };
             assert_eq!(poll(&mut waited, Some(&patience)), Ok(1), "process {pid} lives on");
         }
     }

@@ -1,0 +1,63 @@
+//! Where the tests run: which program they try, how slow the machine is, and whether they have root. Everything is
+//! told by the environment, so that built tests can be taken to another machine (see `scripts/test-hosts`).
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `BELLJAR_TEST_BINARY` | the program to try, if it is not the one that was built beside the tests |
+//! | `BELLJAR_TEST_PATIENCE` | a whole number: how many times slower than a usual machine this one is |
+//! | `BELLJAR_TEST_ROOTLESS` | `1`: try what rootless sandboxes promise, as an ordinary user |
+
+#![allow(dead_code, reason = "every suite uses some of it")]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// The program to try.
+pub fn belljar() -> PathBuf {
+    let given = std::env::var_os("BELLJAR_TEST_BINARY");
+    given.map_or_else(|| env!("CARGO_BIN_EXE_belljar").into(), PathBuf::from)
+}
+
+/// How many times longer things take here than on a usual machine.
+pub fn slowness() -> u32 {
+    static SLOWNESS: LazyLock<u32> = LazyLock::new(|| {
+        let Ok(text) = std::env::var("BELLJAR_TEST_PATIENCE") else { return 1 };
+        let factor = text.parse().ok().filter(|factor| (1..=100).contains(factor));
+        factor
+            .unwrap_or_else(|| panic!("BELLJAR_TEST_PATIENCE is {text:?}, not a whole number from 1 to 100"))
+    });
+    *SLOWNESS
+}
+
+/// What this span of a usual machine is here. For bounds, and for the times that sandboxes are given.
+pub fn patience(span: Duration) -> Duration {
+    span * slowness()
+}
+
+/// The same as an argument of the command line.
+pub fn span(seconds: u32) -> String {
+    format!("{}s", seconds * slowness())
+}
+
+/// Whether to try what is promised without root. Without root, and without having been asked for that, tests fail: they
+/// would pass without having seen the walls.
+pub fn is_rootless() -> bool {
+    let asked = std::env::var_os("BELLJAR_TEST_ROOTLESS").is_some_and(|value| value == "1");
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || asked, "this test needs root, or BELLJAR_TEST_ROOTLESS=1 to try what rootless promises");
+    assert!(!root || !asked, "BELLJAR_TEST_ROOTLESS=1 is for an ordinary user, and this is root");
+    asked
+}
+
+/// Whether the test (or the rest of it) must be left out, because rootless sandboxes do not promise that. Says so where
+/// it is seen even if the test passes.
+pub fn not_promised_rootless(why: &str) -> bool {
+    let rootless = is_rootless();
+    if rootless {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let _ = writeln!(std::io::stderr(), "not promised rootless: {test}: {why}");
+    }
+    rootless
+}
