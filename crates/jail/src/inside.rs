@@ -376,7 +376,9 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
     let rules = Rules::make(inside, &guest).at(Step::LandlockRules)?;
     arrange_descriptors(inside, rules.as_ref()).at(Step::Descriptors)?;
     if Wall::BoundingSet.stands() {
-        drop_bounding_set().at(Step::Capabilities)?;
+        // Without root inside nobody there will ever hold one, and the guest has none to lower the set with.
+        let kept = if inside.rootless { 0 } else { GUEST_CAPABILITIES };
+        drop_bounding_set(kept).at(Step::Capabilities)?;
     }
     if Wall::NoNewPrivileges.stands() {
         // SAFETY: plain system call.
@@ -487,9 +489,9 @@ fn arrange_descriptors(inside: &Inside<'_>, rules: Option<&Rules>) -> io::Result
     check(marked as i32).map(drop)
 }
 
-fn drop_bounding_set() -> io::Result<()> {
+fn drop_bounding_set(kept: u64) -> io::Result<()> {
     for capability in 0..64 {
-        if GUEST_CAPABILITIES & (1 << capability) != 0 {
+        if kept & (1 << capability) != 0 {
             continue;
         }
         // SAFETY: plain system call on a number.
