@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/belljar
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 
-.PHONY: help demo test build install-tools test-tools lint soak bench bench-check bench-keep bench-tools clean
+.PHONY: help demo test build install-tools test-tools test-hosts lint soak bench bench-check bench-keep bench-tools clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ test-tools: install-tools
 
 test: test-tools lint ## Run every test, as CI does
 	@cargo test --locked --workspace --no-fail-fast
+
+test-hosts: test-tools ## Try the walls rootless, and on Linux 6.1 with cgroup v2 in a virtual machine
+	@scripts/test-hosts all
 
 lint: install-tools ## Formatting, lints, docs
 	@cargo fmt --all --check
