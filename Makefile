@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/belljar
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 
-.PHONY: help demo test build install-tools test-tools test-hosts lint soak bench bench-check bench-keep bench-tools clean
+.PHONY: help demo test build install-tools test-tools test-hosts lint soak bench bench-check bench-keep bench-tools clean fuzz fuzz-short
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,6 +24,7 @@ test-tools: install-tools
 
 test: test-tools lint ## Run every test, as CI does
 	@cargo test --locked --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory fuzz-short
 
 test-hosts: test-tools ## Try the walls rootless, and on Linux 6.1 with cgroup v2 in a virtual machine
 	@scripts/test-hosts all
@@ -31,6 +32,14 @@ test-hosts: test-tools ## Try the walls rootless, and on Linux 6.1 with cgroup v
 lint: install-tools ## Formatting, lints, docs
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets -- -D warnings
+
+FUZZ_SECONDS ?= 3600
+
+fuzz: test-tools ## Look for inputs that break what reads foreign bytes: FUZZ_SECONDS (an hour) for each target
+	@scripts/fuzz run --seconds $(FUZZ_SECONDS)
+
+fuzz-short: test-tools ## The same, a minute for each target
+	@scripts/fuzz run --seconds 60
 
 soak: build ## A thousand sandboxes made and ended, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar

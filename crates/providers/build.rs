@@ -23,10 +23,13 @@ fn main() {
         watch(&workspace.join(directory).join("src"));
     }
     let target = variable("TARGET");
-    // OUT_DIR is <target directory>/<profile>/build/<package>/out, with the triple between when cross-compiling.
-    let target_dir = out_dir.ancestors().nth(4).expect("cargo's layout").join("static");
     let ablation = env::var_os("CARGO_FEATURE_ABLATION").is_some();
     let profile = if ablation { "ablation" } else { "static" };
+    // OUT_DIR is <target directory>/<profile>/build/<package>/out, with the triple between when one was asked for: either
+    // way the programs are the same, and built once.
+    let above = out_dir.ancestors().nth(4).expect("cargo's layout");
+    let target_dir =
+        if above.ends_with(&target) { above.parent().unwrap_or(above) } else { above }.join("static");
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(workspace).args([
         "build",

@@ -197,7 +197,7 @@ pub(crate) async fn unpack_into(
     strip: bool,
     content: ByteStream,
     limit: Limit,
-) -> Result<Vec<String>> {
+) -> Result<unpack::LeftOut> {
     let (sender, receiver) = mpsc::channel::<Result<Bytes>>(4);
     let feed = async move {
         let mut content = content;

@@ -9,6 +9,7 @@ use crate::args::{Fetch, Source, Upload};
 use crate::host_files;
 use crate::print::Printer;
 use crate::print::progress::shown;
+use crate::unpack::LeftOut;
 
 /// The most that `--out` brings out of a sandbox, as for `cp --max-size` when none is given.
 pub(crate) const MOST: ByteSize = ByteSize::gib(16);
@@ -163,15 +164,15 @@ fn nameless(path: &Path) -> Error {
 }
 
 /// Names what was not made, and fails if there was anything.
-fn left_out(entries: Vec<String>, printer: Printer) -> Result<()> {
-    if entries.is_empty() {
+fn left_out(entries: LeftOut, printer: Printer) -> Result<()> {
+    let LeftOut { first, count } = entries;
+    if count == 0 {
         return Ok(());
     }
-    entries.iter().take(20).for_each(|entry| printer.notice(&format!("left out {entry}")));
-    if entries.len() > 20 {
-        printer.notice(&format!("left out {} more", entries.len() - 20));
+    first.iter().for_each(|entry| printer.notice(&format!("left out {entry}")));
+    if count > first.len() {
+        printer.notice(&format!("left out {} more", count - first.len()));
     }
-    let count = entries.len();
     let plural = if count == 1 { "entry was" } else { "entries were" };
     Err(Error::new(ErrorCode::PermissionDenied, format!("{count} {plural} not copied; everything else was"))
         .hint("links that leave the destination, devices and pipes never come out of a sandbox"))

@@ -2,6 +2,7 @@
 //! of the destination, component by component, without following any link; files are always new files; what could
 //! reach or change anything outside is not made.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,29 +29,94 @@ fn no_follow() -> OFlags {
     if Wall::ArchiveLinks.stands() { OFlags::NOFOLLOW } else { OFlags::empty() }
 }
 
+/// The most that may stand between one entry and the next: headers, long names, extensions. All of it is kept in memory.
+const MOST_BETWEEN: u64 = 1 << 20;
+
+/// What an entry costs besides its content.
+const HEADER: u64 = 512;
+
+/// How many of the entries that were left out are named.
+const NAMED: usize = 20;
+
+/// The entries that were not made.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// The first of them, each with the reason.
+    pub(crate) first: Vec<String>,
+    /// How many there were.
+    pub(crate) count: usize,
+}
+
+impl LeftOut {
+    fn add(&mut self, name: &[u8], reason: &str) {
+        self.count += 1;
+        if self.first.len() < NAMED {
+            self.first.push(format!("{}: {reason}", shown(name)));
+        }
+    }
+}
+
+/// An archive under a bound on what is read before the next entry is known.
+struct Gate<'a, R> {
+    archive: R,
+    left: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Gate<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left.get()).unwrap_or(usize::MAX).min(bytes.len());
+        if most == 0 && !bytes.is_empty() {
+            return Err(io::Error::other("a name or an extension in it is too long"));
+        }
+        let count = self.archive.read(&mut bytes[..most])?;
+        self.left.set(self.left.get().saturating_sub(count as u64));
+        Ok(count)
+    }
+}
+
 /// Unpacks below `directory`, which is made if it is not there; `strip` leaves out the first component of each name.
-/// Answers the entries that were left out, each with the reason. A name that leaves the destination ends everything.
+/// Answers the entries that were left out. A name that leaves the destination ends everything.
 pub(crate) fn unpack(
     archive: &mut impl Read,
     directory: &Path,
     strip: bool,
     mut limit: Limit,
-) -> Result<Vec<String>> {
+) -> Result<LeftOut> {
     let root = open_root(directory).map_err(|errno| args::unwritable(directory, &errno.into()))?;
-    let mut archive = tar::Archive::new(archive);
-    let mut left_out = Vec::new();
+    let between = Cell::new(MOST_BETWEEN);
+    let mut archive = tar::Archive::new(Gate { archive, left: &between });
+    let mut left_out = LeftOut::default();
     for entry in archive.entries().map_err(|error| broken(&error))? {
         let mut entry = entry.map_err(|error| broken(&error))?;
+        // From here to the end of its content, bytes count against the limit.
+        between.set(u64::MAX);
+        limit.spend(HEADER)?;
         let name = entry.path_bytes().into_owned();
-        let Some(parts) = components(&name, strip)? else { continue };
-        match place(&root, &mut entry, &parts, strip, &mut limit) {
-            Ok(()) => {}
-            Err(Trouble::LeftOut(reason)) => left_out.push(format!("{}: {reason}", shown(&name))),
-            Err(Trouble::Failed(error)) => return Err(error),
+        if let Some(parts) = components(&name, strip)? {
+            match place(&root, &mut entry, &parts, strip, &mut limit) {
+                Ok(()) => {}
+                Err(Trouble::LeftOut(reason)) => left_out.add(&name, &reason),
+                Err(Trouble::Failed(error)) => return Err(error),
+            }
+        }
+        pass_over(&mut entry, &mut limit)?;
+        between.set(MOST_BETWEEN);
+    }
+    drain(&mut archive.into_inner().archive)?;
+    Ok(left_out)
+}
+
+/// Reads what is left of an entry that was not made or has no use for its content.
+fn pass_over<R: Read>(entry: &mut tar::Entry<'_, R>, limit: &mut Limit) -> Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match entry.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => limit.spend(count as u64)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(broken(&error)),
         }
     }
-    drain(archive.into_inner())?;
-    Ok(left_out)
 }
 
 /// Reads on after the archive's end: only the stream's own end says that nothing is missing.
@@ -92,7 +158,7 @@ fn open_root(directory: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The parts of a name that stays below the destination; `None` if it names the destination itself.
-fn components(name: &[u8], strip: bool) -> Result<Option<Vec<&std::ffi::OsStr>>> {
+pub(crate) fn components(name: &[u8], strip: bool) -> Result<Option<Vec<&std::ffi::OsStr>>> {
     let hostile = |why: &str| {
         Error::new(
             ErrorCode::PermissionDenied,
@@ -146,7 +212,6 @@ fn place<R: Read>(
         EntryType::Fifo => return Err(Trouble::LeftOut("a pipe".into())),
         _ => return Err(Trouble::LeftOut("neither file, directory nor link".into())),
     }
-    limit.spend(512)?;
     let parent = descend(root, parents)?;
     match kind {
         EntryType::Directory => {
@@ -206,7 +271,7 @@ fn link_target<R: Read>(entry: &tar::Entry<'_, R>) -> std::result::Result<Vec<u8
 
 /// Whether a link in a directory this deep stays inside. `..` may only stand in front: after a name it would start
 /// from wherever that name leads.
-fn stays_inside(target: &[u8], depth: usize) -> bool {
+pub(crate) fn stays_inside(target: &[u8], depth: usize) -> bool {
     let mut climbed = 0;
     let mut named = false;
     for component in Path::new(std::ffi::OsStr::from_bytes(target)).components() {
@@ -346,7 +411,7 @@ mod tests {
             outside.sort();
             assert_eq!(outside, ["canary", "out"], "nothing new outside");
             assert_eq!(std::fs::metadata(self.dir.path().join("canary")).unwrap().nlink(), 1);
-            answer
+            answer.map(|left_out| left_out.first)
         }
     }
 
@@ -473,5 +538,43 @@ mod tests {
         let mut bytes: &[u8] = &[7; 700];
         let dir = tempfile::tempdir().unwrap();
         assert!(unpack(&mut bytes, &dir.path().join("out"), false, Limit::new(PLENTY)).is_err());
+    }
+
+    #[test]
+    fn a_name_without_end_is_refused_before_it_fills_the_memory() {
+        struct Counted<'a>(&'a Cell<u64>);
+        impl Read for Counted<'_> {
+            fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+                bytes.fill(b'a');
+                self.0.set(self.0.get() + bytes.len() as u64);
+                Ok(bytes.len())
+            }
+        }
+        for kind in [b'L', b'K', b'x'] {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(EntryType::new(kind));
+            header.set_size(8 << 30);
+            header.set_cksum();
+            let read = Cell::new(0);
+            let mut archive = header.as_bytes().as_slice().chain(Counted(&read));
+            let dir = tempfile::tempdir().unwrap();
+            let error = unpack(&mut archive, &dir.path().join("out"), false, Limit::new(PLENTY)).unwrap_err();
+            assert!(error.message.contains("too long"), "{error}");
+            assert!(read.get() <= MOST_BETWEEN, "{} bytes were read", read.get());
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_counts_too_and_only_some_of_it_is_kept() {
+        let mut bench = Bench::new();
+        for _ in 0..100 {
+            bench.add(EntryType::Char, "device", "", b"content of a device", 0o666);
+        }
+        let bytes = bench.archive.into_inner().unwrap();
+        let target = bench.dir.path().join("out");
+        let left_out = unpack(&mut bytes.as_slice(), &target, false, Limit::new(PLENTY)).unwrap();
+        assert_eq!((left_out.count, left_out.first.len()), (100, NAMED));
+        let error = unpack(&mut bytes.as_slice(), &target, false, Limit::new(90 * HEADER)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::ResourceExhausted);
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of the workspace each may depend on. Arrows point down; a new one needs a reason.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("belljar-core", &[]),
     ("belljar-guest", &["belljar-core"]),
     ("belljar-jail", &["belljar-core"]),
@@ -17,6 +17,8 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("belljar", &["belljar-core", "belljar-providers"]),
     ("belljar-bench", &["belljar-core", "belljar-providers"]),
     ("belljar-floor", &[]),
+    // Outside the house: it looks at whatever reads foreign bytes, and nothing knows it.
+    ("belljar-fuzz", &["belljar", "belljar-core", "belljar-guest", "belljar-jail"]),
 ];
 
 fn packages() -> Vec<Value> {
@@ -54,7 +56,9 @@ fn unsafe_lives_with_the_walls() {
         }
         for target in package["targets"].as_array().unwrap() {
             let kinds = target["kind"].as_array().unwrap();
-            if kinds.iter().any(|kind| kind == "lib" || kind == "bin") {
+            // The doors that libFuzzer calls are C symbols, one line each, and never shipped.
+            let door = name == "belljar-fuzz" && kinds.iter().any(|kind| kind == "bin");
+            if !door && kinds.iter().any(|kind| kind == "lib" || kind == "bin") {
                 let root = target["src_path"].as_str().unwrap();
                 let source = std::fs::read_to_string(Path::new(root)).unwrap();
                 assert!(source.contains("#![forbid(unsafe_code)]"), "{root} does not forbid unsafe code");

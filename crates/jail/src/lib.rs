@@ -17,5 +17,6 @@ pub mod plan;
 mod policy;
 pub mod seccomp;
 pub mod slot;
-mod spool;
+#[doc(hidden)]
+pub mod spool;
 pub mod sweep;

@@ -50,7 +50,7 @@ pub enum CodecError {
         /// What is allowed.
         limit: usize,
     },
-    /// A stream number that does not exist, or padding that is not zero.
+    /// A stream number that does not exist or that its kind has no use for, or padding that is not zero.
     #[error("malformed frame header")]
     Header,
     /// A credit frame that is not four bytes.
@@ -155,6 +155,7 @@ impl Decoder {
             return Err(CodecError::Header);
         }
         let (kind, limit) = match head[8] {
+            0 if head[9] != 0 => return Err(CodecError::Header),
             0 => (FrameKind::Control, self.max_control),
             1 => (FrameKind::Data(head[9]), MAX_DATA),
             2 => (FrameKind::Credit(head[9]), 4),
@@ -162,6 +163,9 @@ impl Decoder {
         };
         if length > limit && Wall::FrameBounds.stands() {
             return Err(CodecError::TooLong { length, limit });
+        }
+        if matches!(kind, FrameKind::Credit(_)) && length != limit {
+            return Err(CodecError::Credit);
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
         let payload = payload.to_vec();
@@ -213,6 +217,19 @@ mod tests {
             let mut decoder = Decoder::new(1024);
             decoder.feed(&bytes);
             while let Ok(Some(_)) = decoder.next_frame() {}
+        }
+    }
+
+    #[test]
+    fn one_frame_has_one_way_to_be_written() {
+        let mut with_stream = header(1, FrameKind::Control, 0);
+        with_stream[9] = 1;
+        for (head, trouble) in
+            [(with_stream, CodecError::Header), (header(1, FrameKind::Credit(0), 3), CodecError::Credit)]
+        {
+            let mut decoder = Decoder::new(100);
+            decoder.feed(&head);
+            assert_eq!(decoder.next_frame(), Err(trouble), "refused by its header");
         }
     }
 

@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 use tar::{Archive, Entry, EntryType};
 
 use super::place::{self, Place};
-use super::read_write::{copy, input};
+use super::read_write::copy;
 use crate::failure;
 
 /// The most entries of one archive.
@@ -28,8 +28,8 @@ const LEAVES: &str = "it would leave the target directory through `..`";
 const ABSOLUTE: &str = "its name is absolute";
 const THROUGH_LINK: &str = "it would be written through a symbolic link";
 
-/// Takes the worker's input apart below a place, which is made if it is not there.
-pub(crate) fn unpack(place: &Place) -> Result<(), Error> {
+/// Takes an archive apart below a place, which is made if it is not there.
+pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<(), Error> {
     place::make_directories(place)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(place.path(), flags, Mode::empty()).map_err(|errno| place.failed(errno))?;
@@ -37,7 +37,7 @@ pub(crate) fn unpack(place: &Place) -> Result<(), Error> {
     let malformed = |error: &std::io::Error| {
         Error::new(ErrorCode::InvalidArgument, format!("`{place}`: the archive cannot be read: {error}"))
     };
-    let mut archive = Archive::new(input());
+    let mut archive = Archive::new(archive);
     for (count, entry) in archive.entries().map_err(|error| malformed(&error))?.enumerate() {
         if count == MAX_ENTRIES {
             let message = format!("`{place}`: the archive has more than {MAX_ENTRIES} entries");
@@ -241,7 +241,7 @@ fn refusal(shown: &str, errno: Errno) -> Error {
 }
 
 /// A name of an archive as a path that stays below where it starts, or the offence.
-fn inside(name: &[u8]) -> Result<PathBuf, &'static str> {
+pub fn inside(name: &[u8]) -> Result<PathBuf, &'static str> {
     let mut path = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {
         match component {

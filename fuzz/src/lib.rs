@@ -1,0 +1,33 @@
+//! What must hold for everything that reads foreign bytes, whatever the bytes are. Each module is one target: `check` takes
+//! any input, and panics when a property does not hold. libFuzzer looks for such inputs (`make fuzz`); a plain test replays
+//! the ones that were kept (`tests/replay.rs`).
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a property fails by panicking")]
+
+mod archive;
+pub mod control_protocol;
+pub mod guest_protocol;
+pub mod options;
+pub mod paths;
+mod script;
+pub mod spool;
+pub mod terminal_text;
+pub mod unpack_in;
+pub mod unpack_out;
+mod yard;
+
+/// A target's name, as its program and its corpus have it, and its property.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: [Target; 8] = [
+    ("control_protocol", control_protocol::check),
+    ("guest_protocol", guest_protocol::check),
+    ("options", options::check),
+    ("paths", paths::check),
+    ("spool", spool::check),
+    ("terminal_text", terminal_text::check),
+    ("unpack_in", unpack_in::check),
+    ("unpack_out", unpack_out::check),
+];

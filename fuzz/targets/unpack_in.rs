@@ -1,0 +1,5 @@
+//! The fuzzer's door to [`belljar_fuzz::unpack_in`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| belljar_fuzz::unpack_in::check(bytes));
