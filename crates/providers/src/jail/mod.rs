@@ -28,7 +28,7 @@ use tokio::process::{ChildStdin, Command};
 
 use self::programs::Programs;
 use self::record::{BuiltRecord, Lease, ProcessMark, Remains, is_alive, remains};
-use self::sandbox::{Jailed, blocking, info};
+use self::sandbox::{Jailed, Tie, blocking, info};
 use crate::home::{Home, problem};
 use crate::template::{self, Template, TemplateError};
 
@@ -196,13 +196,13 @@ impl Provider for Jail {
                 .await?;
         let id = new_id()?;
         let state_dir = self.home.sandbox(&id);
-        Lease::write(&state_dir, &id, &spec)?;
+        let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
         let (ready, mut stdin) = self.launch(&self.plan(&id, &spec, template)).await?;
         BuiltRecord { slot: ready.slot, monitor: ProcessMark::of(ready.monitor_pid), losses: ready.losses }
             .write(&state_dir)?;
         let tie = if spec.tied_to_creator {
-            Some(stdin)
+            Some(Tie { _launcher: stdin, _lease: held })
         } else {
             // Until this is said the sandbox ends when we go away, so a dropped call leaves none behind.
             stdin.write_all(LIVE_ON).await.map_err(|error| launcher_failed(&error.to_string()))?;

@@ -66,20 +66,26 @@ fn start_time(pid: i32) -> Option<u64> {
 }
 
 impl Lease {
-    /// Makes the sandbox's directory with its lease in it.
-    pub(super) fn write(directory: &Path, id: &SandboxId, spec: &SandboxSpec) -> Result<Self> {
+    /// Makes the sandbox's directory with its lease in it. While the answer is held, everyone can tell that the sandbox's
+    /// creator is still about; it is let go however the creator ends.
+    pub(super) fn write(directory: &Path, id: &SandboxId, spec: &SandboxSpec) -> Result<File> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let lease = Self { id: id.clone(), spec: spec.clone(), created_ms };
         DirBuilder::new()
             .mode(0o700)
             .create(directory)
-            .and_then(|()| write_json(&directory.join(LEASE_FILE), &lease))
+            .and_then(|()| {
+                let mut file = create(&directory.join(LEASE_FILE))?;
+                // Before there is anything to read: nobody ever sees a lease of a living creator free.
+                flock(&file, FlockOperation::LockExclusive)?;
+                file.write_all(&serde_json::to_vec(&lease)?)?;
+                Ok(file)
+            })
             .map_err(|error| {
                 let _ = fs::remove_dir_all(directory);
                 problem(directory, &error)
-            })?;
-        Ok(lease)
+            })
     }
 
     /// Reads a lease; `None` if there is none (any more) or it is not one of ours.
@@ -102,7 +108,7 @@ impl BuiltRecord {
 /// What a sandbox's directory says about it, when nobody lives there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remains {
-    /// It is being made, or has just ended: not ours to judge yet.
+    /// Its creator is still about, making or removing it: not ours to judge.
     Fresh,
     /// It ended, and its record is kept for whoever made it.
     Kept,
@@ -117,30 +123,19 @@ const RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// Judges the directory of a sandbox that is not alive.
 pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
+    if is_held(&directory.join(LEASE_FILE)) {
+        return Remains::Fresh;
+    }
+    // Nobody else knows its name.
+    if lease.spec.tied_to_creator || !directory.join(BUILT_FILE).exists() {
+        return Remains::Forgotten;
+    }
     let now = SystemTime::now();
     let age = now.duration_since(UNIX_EPOCH + Duration::from_millis(lease.created_ms)).unwrap_or_default();
     let ended =
         fs::symlink_metadata(directory.join(SPOOL_DIR).join(ENDED_FILE)).and_then(|found| found.modified());
     let since_end = ended.ok().map(|end| now.duration_since(end).unwrap_or_default());
-    match since_end {
-        None if age < LAUNCH && !directory.join(BUILT_FILE).exists() => Remains::Fresh,
-        None if lease.spec.tied_to_creator => Remains::Forgotten,
-        // Its creator removes it in a moment, if it lives.
-        Some(since) if lease.spec.tied_to_creator => {
-            if since < LAUNCH {
-                Remains::Fresh
-            } else {
-                Remains::Forgotten
-            }
-        }
-        since => {
-            if since.unwrap_or(age) < RETENTION {
-                Remains::Kept
-            } else {
-                Remains::Forgotten
-            }
-        }
-    }
+    if since_end.unwrap_or(age) < RETENTION { Remains::Kept } else { Remains::Forgotten }
 }
 
 /// Whether a directory has been left alone for longer than a launch takes.
@@ -151,7 +146,12 @@ pub(super) fn is_old(directory: &Path) -> bool {
 
 /// Whether launcher or monitor live.
 pub(super) fn is_alive(directory: &Path) -> bool {
-    match File::open(directory.join(LOCK_FILE)) {
+    is_held(&directory.join(LOCK_FILE))
+}
+
+/// Whether some process holds the lock on this file.
+fn is_held(path: &Path) -> bool {
+    match File::open(path) {
         Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
         // Not being able to look is no proof of death.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -165,8 +165,11 @@ pub(super) fn ended(directory: &Path) -> SandboxState {
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(value)?;
-    OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?.write_all(&text)
+    create(path)?.write_all(&serde_json::to_vec(value)?)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)
 }
 
 fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
@@ -176,4 +179,58 @@ fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
     let mut text = Vec::new();
     file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(directory: &Path, tied_to_creator: bool) -> (File, Lease) {
+        let id = SandboxId::from_random([3; 16]);
+        let spec = SandboxSpec { tied_to_creator, ..SandboxSpec::default() };
+        let held = Lease::write(directory, &id, &spec).unwrap();
+        (held, Lease::read(directory).unwrap())
+    }
+
+    #[test]
+    fn what_a_living_creator_makes_is_left_alone_whatever_the_clock_says() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("made");
+        let (held, mut lease) = written(&directory, false);
+        let now = lease.created_ms;
+        for hour in [-1i64, 0, 1] {
+            lease.created_ms = now.saturating_add_signed(hour * 3_600_000);
+            assert_eq!(remains(&directory, &lease), Remains::Fresh, "the clock jumped by {hour} h");
+        }
+        drop(held);
+        assert_eq!(remains(&directory, &lease), Remains::Forgotten, "a launch that was never finished");
+        BuiltRecord::default().write(&directory).unwrap();
+        for hour in [-1i64, 0, 1] {
+            lease.created_ms = now.saturating_add_signed(hour * 3_600_000);
+            assert_eq!(remains(&directory, &lease), Remains::Kept, "the clock jumped by {hour} h");
+        }
+    }
+
+    #[test]
+    fn what_was_tied_is_forgotten_as_soon_as_its_creator_is_gone() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("tied");
+        let (held, lease) = written(&directory, true);
+        BuiltRecord::default().write(&directory).unwrap();
+        assert_eq!(remains(&directory, &lease), Remains::Fresh);
+        drop(held);
+        assert_eq!(remains(&directory, &lease), Remains::Forgotten);
+    }
+
+    #[test]
+    fn a_process_that_only_has_the_same_number_is_not_killed() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let mark = ProcessMark::of(pid).unwrap();
+        ProcessMark { started: mark.started - 1, ..mark }.kill();
+        assert!(child.try_wait().unwrap().is_none(), "the wrong process was killed");
+        mark.kill();
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
 }

@@ -30,11 +30,20 @@ pub(super) struct Jailed {
     files: JailFiles,
     control: JailControl,
     /// Open while we live, if the sandbox is to end with us.
-    _tie: Option<ChildStdin>,
+    _tie: Option<Tie>,
+}
+
+/// What a sandbox that is to end with us holds on to.
+#[derive(Debug)]
+pub(super) struct Tie {
+    /// The launcher's input: it sees that we are gone.
+    pub(super) _launcher: ChildStdin,
+    /// The lease: others see it.
+    pub(super) _lease: fs::File,
 }
 
 impl Jailed {
-    pub(super) fn new(id: SandboxId, state_dir: PathBuf, tie: Option<ChildStdin>) -> Self {
+    pub(super) fn new(id: SandboxId, state_dir: PathBuf, tie: Option<Tie>) -> Self {
         Self {
             execs: JailExecs { state_dir: state_dir.clone() },
             files: JailFiles { state_dir: state_dir.clone() },
