@@ -41,7 +41,7 @@ fuzz: test-tools ## Look for inputs that break what reads foreign bytes: FUZZ_SE
 fuzz-short: test-tools ## The same, a minute for each target
 	@scripts/fuzz run --seconds 60
 
-soak: build ## A thousand sandboxes made and ended, with what watches over them killed at random
+soak: build ## Ten thousand sandboxes made and ended, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar
 
 # Measuring takes root, whoever builds.
