@@ -7,6 +7,7 @@
 mod attacks;
 mod bombs;
 mod endings;
+mod faults;
 mod life;
 #[path = "../surroundings/mod.rs"]
 mod surroundings;
