@@ -66,3 +66,43 @@ fn unsafe_lives_with_the_walls() {
         }
     }
 }
+
+/// Where the wall clock is read, and why a jump of it does no harm there.
+const WALL_CLOCK: [(&str, &str); 3] = [
+    ("crates/cli/src/commands/ls.rs", "the age in a listing"),
+    (
+        "crates/providers/src/jail/record.rs",
+        "when it was made, and how long the record of what has ended is kept",
+    ),
+    ("crates/providers/src/local/sandbox.rs", "when it was made"),
+];
+
+#[test]
+fn deadlines_do_not_know_the_wall_clock() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let mut found = Vec::new();
+    let mut open: Vec<_> = ["core", "guest", "jail", "providers", "cli"]
+        .map(|name| root.join("crates").join(name).join("src"))
+        .to_vec();
+    while let Some(directory) = open.pop() {
+        for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let source = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            if ["SystemTime", "UNIX_EPOCH", "Realtime", "CLOCK_REALTIME"]
+                .iter()
+                .any(|word| source.contains(word))
+            {
+                found.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    let allowed: Vec<&str> = WALL_CLOCK.iter().map(|(path, _)| *path).collect();
+    assert_eq!(
+        found, allowed,
+        "time that decides anything is monotonic: a jump of the clock must end no sandbox"
+    );
+}
