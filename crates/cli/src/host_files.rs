@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use belljar_core::{ByteStream, Error, ErrorCode, Result};
@@ -167,14 +167,17 @@ impl Draft {
         let short: String = name.to_string_lossy().chars().take(40).collect();
         draft_name.push(format!("{short}.belljar-{}", std::process::id()));
         let path = target.with_file_name(draft_name);
-        let file = File::options().write(true).create_new(true).open(&path)?;
+        // Never more open than what it will replace.
+        let mode = fs::metadata(target).map_or(0o666, |before| before.mode() & 0o777);
+        let file = File::options().write(true).create_new(true).mode(mode).open(&path)?;
         Ok(Self { file, path: Some(path) })
     }
 
     fn rename(mut self, target: &Path) -> io::Result<()> {
         if let Some(path) = &self.path {
             if let Ok(before) = fs::metadata(target) {
-                fs::set_permissions(path, before.permissions())?;
+                // New content does not inherit the right to run as another user.
+                self.file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o777))?;
             }
             fs::rename(path, target)?;
             self.path = None;

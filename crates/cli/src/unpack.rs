@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tar::EntryType;
 
 use crate::args;
+use crate::print::escape::escape;
 use crate::transfer::Limit;
 
 /// How a name is looked up: below the directory, and through no link.
@@ -119,6 +120,9 @@ fn pass_over<R: Read>(entry: &mut tar::Entry<'_, R>, limit: &mut Limit) -> Resul
     }
 }
 
+/// What a new directory takes of the limit: about what it takes of the disk.
+const DIRECTORY_COST: u64 = 4096;
+
 /// Reads on after the archive's end: only the stream's own end says that nothing is missing.
 fn drain(rest: &mut impl Read) -> Result<()> {
     const PADDING: u64 = 1 << 20;
@@ -146,7 +150,7 @@ fn broken(error: &io::Error) -> Error {
 }
 
 fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).escape_debug().to_string()
+    escape(&String::from_utf8_lossy(name)).into_owned()
 }
 
 fn open_root(directory: &Path) -> rustix::io::Result<OwnedFd> {
@@ -212,10 +216,10 @@ fn place<R: Read>(
         EntryType::Fifo => return Err(Trouble::LeftOut("a pipe".into())),
         _ => return Err(Trouble::LeftOut("neither file, directory nor link".into())),
     }
-    let parent = descend(root, parents)?;
+    let parent = descend(root, parents, limit)?;
     match kind {
         EntryType::Directory => {
-            enter(parent.as_fd(), name, mode | Mode::RWXU)?;
+            enter(parent.as_fd(), name, mode | Mode::RWXU, limit)?;
         }
         EntryType::Symlink => {
             let target = link_target(entry)?;
@@ -235,10 +239,16 @@ fn place<R: Read>(
             };
             let Ok(Some(target_parts)) = components(&target, strip) else { return Err(leaves()) };
             let Some((target_name, target_parents)) = target_parts.split_last() else { return Err(leaves()) };
-            let target_parent = descend(root, target_parents)?;
+            let target_parent = descend(root, target_parents, limit)?;
             let found = fs::statat(&target_parent, *target_name, AtFlags::SYMLINK_NOFOLLOW);
-            if !found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+            let is_file = |stat: &fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            let Some(found) = found.ok().filter(is_file) else {
                 return Err(Trouble::LeftOut(format!("a hard link to what is no file, {}", shown(&target))));
+            };
+            // Making room for a link to itself would remove the file.
+            let here = fs::statat(&parent, *name, AtFlags::SYMLINK_NOFOLLOW);
+            if here.is_ok_and(|here| (here.st_dev, here.st_ino) == (found.st_dev, found.st_ino)) {
+                return Ok(());
             }
             clear(parent.as_fd(), name)?;
             fs::linkat(&target_parent, *target_name, &parent, *name, AtFlags::empty()).map_err(failed)?;
@@ -248,14 +258,16 @@ fn place<R: Read>(
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = fs::openat2(&parent, *name, flags, mode | Mode::WUSR, resolve()).map_err(failed)?;
             let file = File::from(file);
-            // Made writable to be written; what it is to be in the end is set by descriptor.
+            // Made writable to be written; what it is to be in the end is set by descriptor, and no more open than
+            // the caller's umask left it.
             let settled = file.try_clone().map_err(|_| failed(Errno::MFILE))?;
+            let made = Mode::from_raw_mode(fs::fstat(&settled).map_err(failed)?.st_mode & 0o777);
             fill(file, entry, limit).map_err(|trouble| match trouble {
                 Filling::Limit(error) => error.into(),
                 Filling::Reading(error) => broken(&error).into(),
                 Filling::Writing(errno) => failed(errno),
             })?;
-            fs::fchmod(&settled, mode).map_err(failed)?;
+            fs::fchmod(&settled, mode & made).map_err(failed)?;
         }
     }
     Ok(())
@@ -287,10 +299,14 @@ pub(crate) fn stays_inside(target: &[u8], depth: usize) -> bool {
 }
 
 /// Walks to a directory below the root, making what is missing.
-fn descend(root: &OwnedFd, parts: &[&std::ffi::OsStr]) -> std::result::Result<OwnedFd, Trouble> {
+fn descend(
+    root: &OwnedFd,
+    parts: &[&std::ffi::OsStr],
+    limit: &mut Limit,
+) -> std::result::Result<OwnedFd, Trouble> {
     let mut here = root.try_clone().map_err(|error| args::unwritable(Path::new("."), &error))?;
     for part in parts {
-        here = enter(here.as_fd(), part, Mode::from_raw_mode(0o777))?;
+        here = enter(here.as_fd(), part, Mode::from_raw_mode(0o777), limit)?;
     }
     Ok(here)
 }
@@ -300,6 +316,7 @@ fn enter(
     parent: BorrowedFd<'_>,
     name: &std::ffi::OsStr,
     mode: Mode,
+    limit: &mut Limit,
 ) -> std::result::Result<OwnedFd, Trouble> {
     let failed = |errno: Errno| match errno {
         Errno::LOOP | Errno::NOTDIR | Errno::XDEV => {
@@ -308,7 +325,8 @@ fn enter(
         errno => args::unwritable(Path::new(name), &errno.into()).into(),
     };
     match fs::mkdirat(parent, name, mode) {
-        Ok(()) | Err(Errno::EXIST) => {}
+        Ok(()) => limit.spend(DIRECTORY_COST)?,
+        Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed(errno)),
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | no_follow();
@@ -401,7 +419,7 @@ mod tests {
         }
 
         /// Unpacks, and checks that nothing happened outside the destination.
-        fn unpack(&mut self, limit: u64) -> Result<Vec<String>> {
+        fn unpack(&mut self, limit: u64) -> Result<LeftOut> {
             let bytes =
                 std::mem::replace(&mut self.archive, tar::Builder::new(Vec::new())).into_inner().unwrap();
             let answer = unpack(&mut bytes.as_slice(), &self.target(), false, Limit::new(limit));
@@ -423,7 +441,7 @@ mod tests {
         bench.add(EntryType::Directory, "a/", "", b"", 0o755).file("a/b", "text").link("a/to-b", "b");
         bench.link("up", "a/b").add(EntryType::Link, "hard", "a/b", b"", 0o644);
         bench.add(EntryType::Regular, "a/tool", "", b"#!", 0o6755).link("a/above", "../up");
-        assert_eq!(bench.unpack(PLENTY).unwrap(), Vec::<String>::new());
+        assert_eq!(bench.unpack(PLENTY).unwrap(), LeftOut::default());
         let read = |name: &str| std::fs::read_to_string(bench.target().join(name)).unwrap();
         assert_eq!(
             (read("a/b"), read("a/to-b"), read("up"), read("hard")),
@@ -447,7 +465,7 @@ mod tests {
     fn links_that_leave_are_left_out() {
         for target in ["../canary", "/etc/passwd", "..", "a/../../canary", "a/..", "./../x"] {
             let mut bench = Bench::new();
-            let left_out = bench.link("link", target).unpack(PLENTY).unwrap();
+            let left_out = bench.link("link", target).unpack(PLENTY).unwrap().lines;
             assert_eq!(left_out.len(), 1, "{target}");
             assert!(std::fs::symlink_metadata(bench.target().join("link")).is_err());
         }
@@ -457,7 +475,7 @@ mod tests {
     fn a_chain_of_links_cannot_climb_out() {
         let mut bench = Bench::new();
         bench.link("d/e/top", "../..").link("out", "d/e/top/../canary").file("out", "evil");
-        let left_out = bench.unpack(PLENTY).unwrap();
+        let left_out = bench.unpack(PLENTY).unwrap().lines;
         assert_eq!(left_out.len(), 1, "{left_out:?}");
     }
 
@@ -469,7 +487,7 @@ mod tests {
         std::os::unix::fs::symlink("../canary", bench.target().join("file")).unwrap();
         bench.file("there/canary", "evil").file("file", "new").file("there/new", "evil");
         bench.add(EntryType::Directory, "there/", "", b"", 0o777);
-        let left_out = bench.unpack(PLENTY).unwrap();
+        let left_out = bench.unpack(PLENTY).unwrap().lines;
         assert_eq!(left_out.len(), 3, "{left_out:?}");
         assert_eq!(
             std::fs::read_to_string(bench.target().join("file")).unwrap(),
@@ -479,7 +497,7 @@ mod tests {
 
         let mut bench = Bench::new();
         bench.add(EntryType::Directory, "a/", "", b"", 0o755).link("b", "a").file("b/x", "through the link");
-        assert_eq!(bench.unpack(PLENTY).unwrap().len(), 1, "not even through one that stays inside");
+        assert_eq!(bench.unpack(PLENTY).unwrap().count, 1, "not even through one that stays inside");
     }
 
     #[test]
@@ -493,20 +511,20 @@ mod tests {
                 b"",
                 0o644,
             );
-            assert_eq!(bench.unpack(PLENTY).unwrap().len(), 1, "{target}");
+            assert_eq!(bench.unpack(PLENTY).unwrap().count, 1, "{target}");
         }
         let mut bench = Bench::new();
         std::fs::create_dir(bench.target()).unwrap();
         std::os::unix::fs::symlink("../canary", bench.target().join("link")).unwrap();
         bench.add(EntryType::Link, "hard", "link", b"", 0o644).file("hard", "evil");
-        assert_eq!(bench.unpack(PLENTY).unwrap().len(), 1);
+        assert_eq!(bench.unpack(PLENTY).unwrap().count, 1);
     }
 
     #[test]
     fn a_file_replaces_a_hard_link_instead_of_writing_through_it() {
         let mut bench = Bench::new();
         bench.file("a", "first").add(EntryType::Link, "b", "a", b"", 0o644).file("b", "second");
-        assert!(bench.unpack(PLENTY).unwrap().is_empty());
+        assert!(bench.unpack(PLENTY).unwrap().count == 0);
         assert_eq!(std::fs::read_to_string(bench.target().join("a")).unwrap(), "first");
     }
 
@@ -515,14 +533,14 @@ mod tests {
         let mut bench = Bench::new();
         bench.add(EntryType::Char, "null", "", b"", 0o666).add(EntryType::Block, "disk", "", b"", 0o666);
         bench.add(EntryType::Fifo, "pipe", "", b"", 0o666).file("rest", "x");
-        assert_eq!(bench.unpack(PLENTY).unwrap().len(), 3);
+        assert_eq!(bench.unpack(PLENTY).unwrap().count, 3);
         assert!(bench.target().join("rest").exists());
     }
 
     #[test]
     fn names_with_escapes_are_shown_harmless() {
         let mut bench = Bench::new();
-        let left_out = bench.add(EntryType::Char, "\x1b[2J", "", b"", 0o666).unpack(PLENTY).unwrap();
+        let left_out = bench.add(EntryType::Char, "\x1b[2J", "", b"", 0o666).unpack(PLENTY).unwrap().lines;
         assert!(!left_out[0].contains('\x1b'), "{left_out:?}");
     }
 
@@ -576,5 +594,21 @@ mod tests {
         assert_eq!((left_out.count, left_out.first.len()), (100, NAMED));
         let error = unpack(&mut bytes.as_slice(), &target, false, Limit::new(90 * HEADER)).unwrap_err();
         assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    }
+
+    #[test]
+    fn directories_are_not_free() {
+        let mut bench = Bench::new();
+        let deep = "d/".repeat(20);
+        let error = bench.add(EntryType::Directory, &deep, "", b"", 0o755).unpack(20 * 1024).unwrap_err();
+        assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    }
+
+    #[test]
+    fn a_hard_link_to_itself_keeps_the_file() {
+        let mut bench = Bench::new();
+        bench.file("a", "text").add(EntryType::Link, "a", "a", b"", 0o644);
+        assert_eq!(bench.unpack(PLENTY).unwrap(), LeftOut::default());
+        assert_eq!(std::fs::read_to_string(bench.target().join("a")).unwrap(), "text");
     }
 }

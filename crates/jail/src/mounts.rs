@@ -19,8 +19,9 @@ use crate::disk::{self, DiskError};
 use crate::namespaces::check;
 use crate::plan::{Layer, Plan};
 
-/// The devices that a sandbox has.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// The devices that a sandbox has, by the kernel's numbers.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 /// Which step of building the file system failed.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +140,7 @@ pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountErro
         let target = root.join(name);
         mount_bind(&backing, &target).map_err(|error| mount_error("own directory", &target, error))?;
     }
-    devices(&root.join("dev"), plan)?;
+    devices(&root.join("dev"), plan, ownership)?;
     if !Wall::NoSys.stands() {
         let sys = root.join("sys");
         make_dir(&sys, 0o755).or_else(exists_is_fine).map_err(staged(&sys))?;
@@ -310,8 +311,8 @@ fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(move_mount(tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// A `/dev` of our own making: a handful of the host's devices by bind, the usual links, shared memory.
-fn devices(dev: &Path, plan: &Plan) -> Result<(), MountError> {
+/// A `/dev` of our own making: a handful of devices, the usual links, shared memory.
+fn devices(dev: &Path, plan: &Plan, ownership: Ownership<'_>) -> Result<(), MountError> {
     if !Wall::OwnDev.stands() {
         return mount_bind_recursive("/dev", dev).map_err(|error| mount_error("the host's /dev", dev, error));
     }
@@ -319,22 +320,14 @@ fn devices(dev: &Path, plan: &Plan) -> Result<(), MountError> {
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount("belljar", dev, "tmpfs", flags, c"size=64k,nr_inodes=64,mode=0755")
         .map_err(|error| mount_error("devices", dev, error))?;
-    for name in DEVICES {
-        let (source, target) = (Path::new("/dev").join(name), dev.join(name));
-        fs::write(&target, "").map_err(staged)?;
-        let device = open_tree(
-            CWD,
-            &source,
-            OpenTreeFlags::OPEN_TREE_CLONE
-                | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                | OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
-        )
-        .map_err(|error| MountError::Clone { path: source.clone(), source: error.into() })?;
-        verify_device(&device, &source)?;
-        let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
-        set_attributes(device.as_fd(), attributes, None, false)
-            .and_then(|()| attach(&device, &target))
-            .map_err(|error| mount_error("device", &target, error))?;
+    for (name, major, minor) in DEVICES {
+        let target = dev.join(name);
+        match ownership {
+            Ownership::Mapped { .. } => make_device(&target, major, minor)
+                .and_then(|()| ownership.give_to_root(&target))
+                .map_err(|error| mount_error("device", &target, error))?,
+            Ownership::Own => borrow_device(&Path::new("/dev").join(name), &target)?,
+        }
     }
     let links = [
         ("fd", "/proc/self/fd"),
@@ -355,6 +348,29 @@ fn devices(dev: &Path, plan: &Plan) -> Result<(), MountError> {
     let options = std::ffi::CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
     mount("belljar", &shm, "tmpfs", flags | MountFlags::NODEV, options)
         .map_err(|error| mount_error("shared memory", &shm, error))
+}
+
+/// A node of the sandbox's own: locks, times and permissions of the host's are not shared.
+fn make_device(target: &Path, major: u32, minor: u32) -> io::Result<()> {
+    use rustix::fs::{FileType, Mode, makedev, mknodat};
+    mknodat(CWD, target, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
+    // The mode above passed through the umask.
+    fs::set_permissions(target, fs::Permissions::from_mode(0o666))
+}
+
+/// The host's own node, for those who may not make any.
+fn borrow_device(source: &Path, target: &Path) -> Result<(), MountError> {
+    fs::write(target, "").map_err(|source| MountError::Stage { path: target.to_owned(), source })?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let device = open_tree(CWD, source, flags)
+        .map_err(|error| MountError::Clone { path: source.to_owned(), source: error.into() })?;
+    verify_device(&device, source)?;
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+    set_attributes(device.as_fd(), attributes, None, false)
+        .and_then(|()| attach(&device, target))
+        .map_err(|error| mount_error("device", target, error))
 }
 
 /// A host on which `/dev/null` is not the null device must not hand that to a sandbox.

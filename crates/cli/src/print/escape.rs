@@ -4,10 +4,14 @@ use std::borrow::Cow;
 
 use belljar_core::Wall;
 
-/// Whether a character could move the cursor, hide or reorder text, or end a line.
+/// Whether a character could move the cursor, hide or reorder text, end a line, or stand there unseen.
 fn is_dangerous(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Makes every dangerous character visible, newlines included.
@@ -124,6 +128,7 @@ mod tests {
     #[test]
     fn names_cannot_steer_a_terminal() {
         assert_eq!(escape("plain é 名"), "plain é 名");
+        assert_eq!(escape("a\u{e0041}\u{ad}\u{3164}"), "a\\u{e0041}\\u{ad}\\u{3164}");
         assert_eq!(escape("a\x1b]0;x\x07\n\u{9b}2J\u{202e}"), "a\\x1b]0;x\\x07\\n\\u{9b}2J\\u{202e}");
     }
 

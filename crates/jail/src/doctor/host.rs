@@ -119,12 +119,12 @@ fn judge(setting: &Setting, text: Option<&str>) -> Check {
 
 fn core_dumps(pattern: &str) -> Check {
     let name = "kernel.core_pattern";
-    if !pattern.starts_with('|') {
+    if !pattern.starts_with(['|', '@']) {
         return advise(name, format!("`{}`: crashes start no program", pattern.escape_debug()), None);
     }
-    let advice = "a crash inside a sandbox feeds that program, as root and outside; where it is not needed: sysctl -w \
+    let advice = "a crash inside a sandbox feeds that program or socket, as root and outside; where it is not needed: sysctl -w \
                   kernel.core_pattern=core";
-    advise(name, format!("a pipe: `{}`", pattern.escape_debug()), Some(advice.into()))
+    advise(name, format!("leads out: `{}`", pattern.escape_debug()), Some(advice.into()))
 }
 
 fn swap(table: &str) -> Check {
@@ -193,6 +193,7 @@ mod tests {
         assert!(kernel("").advice.is_some());
         assert_eq!(kernel("6.18.44-fc").advice, None);
         assert!(core_dumps("|/usr/share/apport/apport %p").advice.is_some());
+        assert!(core_dumps("@/run/dumps").advice.is_some());
         assert_eq!(core_dumps("core").advice, None);
         let header = "Filename Type Size Used Priority";
         assert_eq!(swap(header).advice, None);

@@ -84,10 +84,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks for something that has one answer, which a monitor gives at once.
 pub(super) async fn ask(state_dir: &Path, request: Request) -> Result<Answer> {
-    tokio::time::timeout(PATIENCE, ask_patiently(state_dir, request)).await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorCode::Lost, "the sandbox's monitor does not answer")
-            .hint("`belljar rm -f` ends the sandbox without asking it"))
-    })
+    tokio::time::timeout(PATIENCE, ask_patiently(state_dir, request)).await.unwrap_or_else(|_| Err(silent()))
 }
 
 async fn ask_patiently(state_dir: &Path, request: Request) -> Result<Answer> {
@@ -153,6 +150,11 @@ fn incoming(frame: Frame) -> Result<Incoming> {
 pub(super) fn gone() -> Error {
     Error::new(ErrorCode::SandboxGone, "the sandbox has ended")
         .hint("create a new one; `belljar ls -a` shows how it ended")
+}
+
+pub(super) fn silent() -> Error {
+    Error::new(ErrorCode::Lost, "the sandbox's monitor does not answer")
+        .hint("`belljar rm -f` ends the sandbox without asking it")
 }
 
 pub(super) fn lost() -> Error {

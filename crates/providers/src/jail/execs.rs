@@ -1,7 +1,7 @@
 //! Commands in a jail.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belljar_core::wire::stream;
@@ -15,6 +15,9 @@ use tokio::sync::Mutex;
 
 use super::connection::{self, Incoming, Receiver, Sender};
 
+/// How long a monitor may say nothing after a command's time is over.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// The commands of one sandbox.
 #[derive(Debug)]
 pub(super) struct JailExecs {
@@ -25,7 +28,9 @@ pub(super) struct JailExecs {
 pub(super) async fn execute(state_dir: &Path, mut request: ExecRequest) -> Result<ExecResult> {
     // Nobody can send input here, and a command that waited for it would wait in vain.
     request.stdin = Stdin::Empty;
-    let handle = follow(state_dir, Request::Exec { request: Box::new(request), kill_on_close: true }).await?;
+    let timeout = request.timeout;
+    let request = Request::Exec { request: Box::new(request), kill_on_close: true };
+    let handle = follow(state_dir, request, Some(timeout)).await?;
     let mut events = Vec::new();
     while let Some(event) = handle.next().await? {
         events.push(event);
@@ -34,9 +39,10 @@ pub(super) async fn execute(state_dir: &Path, mut request: ExecRequest) -> Resul
 }
 
 /// Follows a command from its start, or says why it could not be started or found.
-async fn follow(state_dir: &Path, request: Request) -> Result<JailHandle> {
+async fn follow(state_dir: &Path, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
     let (sender, receiver) = connection::open(state_dir, request).await?;
-    let mut following = Following { receiver, first: None, finished: false };
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut following = Following { receiver, first: None, finished: false, deadline };
     following.first = following.next().await?;
     Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
 }
@@ -51,12 +57,13 @@ impl JailExecs {
 impl Execs for JailExecs {
     async fn start(&self, request: ExecRequest) -> Result<Box<dyn ExecHandle>> {
         request.check()?;
+        let timeout = request.timeout;
         let request = Request::Exec { request: Box::new(request), kill_on_close: false };
-        Ok(Box::new(follow(&self.state_dir, request).await?))
+        Ok(Box::new(follow(&self.state_dir, request, Some(timeout)).await?))
     }
 
     async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>> {
-        Ok(Box::new(follow(&self.state_dir, Request::Attach { exec }).await?))
+        Ok(Box::new(follow(&self.state_dir, Request::Attach { exec }, None).await?))
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
@@ -93,6 +100,8 @@ struct Following {
     /// Read ahead, when following began.
     first: Option<ExecEvent>,
     finished: bool,
+    /// When the command must have ended, if anybody still watches over it.
+    deadline: Option<Instant>,
 }
 
 impl Following {
@@ -101,13 +110,24 @@ impl Following {
             return Ok(Some(event));
         }
         while !self.finished {
-            let Some(incoming) = self.receiver.next().await? else { return Err(connection::lost()) };
+            let Some(incoming) = self.incoming().await? else { return Err(connection::lost()) };
             if let Some(event) = event(incoming)? {
                 self.finished = matches!(event, ExecEvent::Finished { .. });
                 return Ok(Some(event));
             }
         }
         Ok(None)
+    }
+}
+
+impl Following {
+    /// What comes next. A monitor that was stopped would never say that the time is over.
+    async fn incoming(&mut self) -> Result<Option<Incoming>> {
+        let Some(deadline) = self.deadline else { return self.receiver.next().await };
+        let silence = deadline.saturating_duration_since(Instant::now()) + SILENCE;
+        tokio::time::timeout(silence, self.receiver.next())
+            .await
+            .unwrap_or_else(|_| Err(connection::silent()))
     }
 }
 
