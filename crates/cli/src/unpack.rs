@@ -465,7 +465,7 @@ mod tests {
     fn links_that_leave_are_left_out() {
         for target in ["../canary", "/etc/passwd", "..", "a/../../canary", "a/..", "./../x"] {
             let mut bench = Bench::new();
-            let left_out = bench.link("link", target).unpack(PLENTY).unwrap().lines;
+            let left_out = bench.link("link", target).unpack(PLENTY).unwrap().first;
             assert_eq!(left_out.len(), 1, "{target}");
             assert!(std::fs::symlink_metadata(bench.target().join("link")).is_err());
         }
@@ -475,7 +475,7 @@ mod tests {
     fn a_chain_of_links_cannot_climb_out() {
         let mut bench = Bench::new();
         bench.link("d/e/top", "../..").link("out", "d/e/top/../canary").file("out", "evil");
-        let left_out = bench.unpack(PLENTY).unwrap().lines;
+        let left_out = bench.unpack(PLENTY).unwrap().first;
         assert_eq!(left_out.len(), 1, "{left_out:?}");
     }
 
@@ -487,7 +487,7 @@ mod tests {
         std::os::unix::fs::symlink("../canary", bench.target().join("file")).unwrap();
         bench.file("there/canary", "evil").file("file", "new").file("there/new", "evil");
         bench.add(EntryType::Directory, "there/", "", b"", 0o777);
-        let left_out = bench.unpack(PLENTY).unwrap().lines;
+        let left_out = bench.unpack(PLENTY).unwrap().first;
         assert_eq!(left_out.len(), 3, "{left_out:?}");
         assert_eq!(
             std::fs::read_to_string(bench.target().join("file")).unwrap(),
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn names_with_escapes_are_shown_harmless() {
         let mut bench = Bench::new();
-        let left_out = bench.add(EntryType::Char, "\x1b[2J", "", b"", 0o666).unpack(PLENTY).unwrap().lines;
+        let left_out = bench.add(EntryType::Char, "\x1b[2J", "", b"", 0o666).unpack(PLENTY).unwrap().first;
         assert!(!left_out[0].contains('\x1b'), "{left_out:?}");
     }
 

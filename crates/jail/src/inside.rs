@@ -238,6 +238,20 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     for mut tasks in inside.cgroup_tasks {
         tasks.write_all(b"0").at(Step::Cgroups)?;
     }
+    // What needs neither ids nor files is done while the parent sees to those.
+    if Wall::UtsNamespace.stands() {
+        rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
+    }
+    if Wall::NetNamespace.stands() {
+        loopback_up().at(Step::Loopback)?;
+    }
+    // SAFETY: plain system call; not a group leader yet, being freshly forked.
+    check(unsafe { libc::setsid() }).at(Step::Session)?;
+    if Wall::BoundingSet.stands() {
+        // Without root inside nobody there will ever hold one, and the guest has none to lower the set with.
+        let kept = if inside.rootless { 0 } else { GUEST_CAPABILITIES };
+        drop_bounding_set(kept).at(Step::Capabilities)?;
+    }
     let root = await_release(&release).at(Step::Released)?;
     drop(release);
     if let Some(root) = &root {
@@ -261,14 +275,6 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     }
     bound_socket_buffers();
     mask_proc().at(Step::Masks)?;
-    if Wall::UtsNamespace.stands() {
-        rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
-    }
-    if Wall::NetNamespace.stands() {
-        loopback_up().at(Step::Loopback)?;
-    }
-    // SAFETY: plain system call; not a group leader yet, being freshly forked.
-    check(unsafe { libc::setsid() }).at(Step::Session)?;
     walls(inside)
 }
 
@@ -375,11 +381,6 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
     let guest = lift(inside.guest).at(Step::Descriptors)?;
     let rules = Rules::make(inside, &guest).at(Step::LandlockRules)?;
     arrange_descriptors(inside, rules.as_ref()).at(Step::Descriptors)?;
-    if Wall::BoundingSet.stands() {
-        // Without root inside nobody there will ever hold one, and the guest has none to lower the set with.
-        let kept = if inside.rootless { 0 } else { GUEST_CAPABILITIES };
-        drop_bounding_set(kept).at(Step::Capabilities)?;
-    }
     if Wall::NoNewPrivileges.stands() {
         // SAFETY: plain system call.
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).at(Step::NoNewPrivileges)?;

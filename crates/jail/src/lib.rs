@@ -13,6 +13,7 @@ mod log;
 mod monitor;
 mod mounts;
 mod namespaces;
+pub mod nursery;
 pub mod plan;
 mod policy;
 pub mod seccomp;

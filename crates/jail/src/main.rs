@@ -1,5 +1,5 @@
-//! The privileged helper that Belljar starts for each sandbox: launcher, then monitor. Also proves kernel features
-//! for `belljar doctor`.
+//! The privileged helper that Belljar starts: it forks a launcher for each sandbox, which forks the monitor. Also proves
+//! kernel features for `belljar doctor`.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
-        Some("launch") => ExitCode::from(belljar_jail::launch::run() as u8),
+        Some("nursery") => ExitCode::from(belljar_jail::nursery::run() as u8),
         Some("doctor") => ExitCode::from(belljar_jail::doctor::run() as u8),
         _ => {
             eprintln!("belljar-jail is started by belljar itself; run `belljar --help`");

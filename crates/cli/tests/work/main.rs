@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod bad_input;
+mod denied;
 mod rootless;
 #[path = "../surroundings/mod.rs"]
 mod surroundings;

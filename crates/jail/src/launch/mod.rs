@@ -8,9 +8,10 @@ mod running;
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use belljar_core::wire::{self, Frame};
@@ -39,19 +40,35 @@ use crate::slot::{self, Slot};
 
 /// The default user inside.
 const USER_ID: u32 = 1000;
+/// A launch that takes longer has failed.
+const LAUNCH_SECONDS: u32 = 60;
 /// The longest plan that is read.
 const MAX_PLAN: u64 = 8 << 20;
 
-/// Reads the plan, builds the sandbox, reports, and stays until it has ended.
+/// What is the same for every launch on this host, found out once for all the launchers that will be forked from here.
+pub fn look_around() {
+    let _ = KNOWN_LAYOUT.set(Layout::detect());
+    let _ = FILTER.set(seccomp::compile(Profile::default()));
+}
+
+static KNOWN_LAYOUT: OnceLock<Result<Layout, CgroupError>> = OnceLock::new();
+static FILTER: OnceLock<seccomp::Program> = OnceLock::new();
+
+/// Reads the plan from standard input, builds the sandbox, reports on standard output, and stays until it has ended.
 pub fn run() -> i32 {
-    // Whatever our creator had open and forgot to mark is not for us to keep.
+    // A launch that hangs ends by itself.
+    // SAFETY: plain system call on a number.
+    unsafe { libc::alarm(LAUNCH_SECONDS) };
+    // What the nursery has open is not for us to keep.
     if Wall::DescriptorsClosed.stands() {
-        // SAFETY: nothing has been opened yet.
+        // SAFETY: nothing of ours has been opened yet.
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     }
     let launched = read_plan().and_then(|plan| Launch::prepare(plan)?.build());
     match launched {
         Ok(running) => {
+            // SAFETY: plain system call on a number.
+            unsafe { libc::alarm(0) };
             running.wait();
             0
         }
@@ -138,12 +155,13 @@ impl Launch {
     }
 
     fn build(mut self) -> Result<Running, LaunchError> {
-        let handed_over = self.try_build().and_then(|built| self.fork_monitor(built));
+        let handed_over = self.try_build();
         let Self { plan, spool, lock, privileged, .. } = self;
         let running = Running { state_dir: plan.state_dir, spool, _lock: lock, privileged };
         match handed_over {
             Ok(ready) => {
                 report(&Report::Ready(ready));
+                running.let_go_of_stage();
                 Ok(running)
             }
             Err(error) => {
@@ -153,8 +171,9 @@ impl Launch {
         }
     }
 
-    /// Forks the child, gives it its ids, cgroups and file system, and sees it become the guest.
-    fn try_build(&mut self) -> Result<Built, LaunchError> {
+    /// Forks the child, gives it its ids, cgroups and file system, forks the monitor meanwhile, and sees the child become
+    /// the guest.
+    fn try_build(&mut self) -> Result<Ready, LaunchError> {
         let Some(guest_end) = self.guest_end.take() else {
             return Err(LaunchError::InUse(self.plan.state_dir.clone()));
         };
@@ -162,7 +181,7 @@ impl Launch {
             |what| move |error: rustix::io::Errno| LaunchError::Channel { what, source: error.into() };
         let guest = File::open(&self.plan.guest)
             .map_err(|source| LaunchError::State { path: self.plan.guest.clone(), source })?;
-        let program = seccomp::compile(Profile::default());
+        let program = FILTER.get_or_init(|| seccomp::compile(Profile::default()));
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
         let mut entrance = None;
         let mut probe = None;
@@ -205,14 +224,14 @@ impl Launch {
                     control: guest_end.as_fd(),
                     cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
                     cgroups: &cgroups,
-                    seccomp: &program,
+                    seccomp: program,
                 };
                 inside::enter(&inside, release_read, report_write)
             }
             Forked::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop((release_read, report_write));
-        let child = Child { pid, pidfd: Some(pidfd) };
+        let child = Child::new(pid, Some(pidfd));
         let tree = self.furnish(pid)?;
         let mut bytes = Vec::new();
         Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
@@ -220,19 +239,18 @@ impl Launch {
             .and_then(|()| release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())))
             .map_err(|source| LaunchError::Channel { what: "the control socket", source })?;
         drop(release_write);
+        let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {
             return Err(LaunchError::Inside(failure));
         }
-        if self.privileged.is_some() {
-            // The sandbox has its own copy; ours would only keep the disk alive.
-            let _ = rustix::mount::unmount(
-                self.plan.state_dir.join("stage"),
-                rustix::mount::UnmountFlags::DETACH,
-            );
-        }
-        Ok(Built { pidfd: child.keep(), pid, probe, disk: tree.map(|tree| tree.disk) })
+        Ok(Ready {
+            guest_pid: child.keep(),
+            monitor_pid: monitor.keep(),
+            slot: self.privileged.as_ref().map(|privileged| privileged.slot.number()),
+            losses: self.losses(),
+        })
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -265,11 +283,19 @@ impl Launch {
     }
 
     /// Forks the monitor, which from then on is the sandbox's only voice.
-    fn fork_monitor(&self, built: Built) -> Result<Ready, LaunchError> {
+    fn fork_monitor(
+        &self,
+        guest: &Child,
+        probe: Option<Probe>,
+        disk: Option<OwnedFd>,
+        report: &OwnedFd,
+    ) -> Result<Child, LaunchError> {
         // SAFETY: the process is single-threaded, so the child may go on as after any fork.
         match check(unsafe { libc::fork() }).map_err(LaunchError::Monitor)? {
             0 => {
-                let status = match self.monitor(built) {
+                // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes nothing.
+                unsafe { libc::close(report.as_raw_fd()) };
+                let status = match self.monitor(guest, probe, disk) {
                     Ok(_) => 0,
                     Err(error) => {
                         note(format_args!("[sandbox {}] monitor: {error}", self.plan.id));
@@ -278,25 +304,26 @@ impl Launch {
                 };
                 std::process::exit(status)
             }
-            monitor_pid => Ok(Ready {
-                guest_pid: built.pid,
-                monitor_pid,
-                slot: self.privileged.as_ref().map(|privileged| privileged.slot.number()),
-                losses: self.losses(),
-            }),
+            pid => Ok(Child::new(pid, None)),
         }
     }
 
     /// In the monitor's process: gives up everything and serves.
-    fn monitor(&self, built: Built) -> io::Result<SandboxState> {
+    fn monitor(
+        &self,
+        guest: &Child,
+        probe: Option<Probe>,
+        disk: Option<OwnedFd>,
+    ) -> io::Result<SandboxState> {
+        let guest_process = guest.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?.try_clone()?;
         let monitor = Monitor {
             guest: self.host_end.try_clone()?,
-            guest_process: built.pidfd,
+            guest_process,
             listener: self.listener.try_clone()?,
             tie: Some(io::stdin().as_fd().try_clone_to_owned()?),
             deadline: self.deadline,
-            probe: built.probe,
-            disk: built.disk,
+            probe,
+            disk,
             spool: self.spool.try_clone()?,
             peer_uid: rustix::process::geteuid().as_raw(),
         };
@@ -317,14 +344,21 @@ fn hold(lock: &File) -> rustix::io::Result<()> {
 }
 
 fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
-    let layout = Layout::detect()?;
+    let found;
+    let layout = match KNOWN_LAYOUT.get() {
+        Some(Ok(layout)) => layout,
+        _ => {
+            found = Layout::detect()?;
+            &found
+        }
+    };
     let limits = cgroup::Limits {
         memory: plan.limits.memory.0,
         pids: plan.limits.pids,
         cpu_millis: plan.limits.cpus.0,
     };
     let (slot, group) = slot::acquire(Path::new(slot::DIRECTORY), plan.id.as_str().as_bytes(), |slot| {
-        match Group::create(&layout, slot.number(), &limits) {
+        match Group::create(layout, slot.number(), &limits) {
             Ok(group) => Ok(Some(group)),
             Err(CgroupError::SlotBusy { .. }) => Ok(None),
             Err(error) => Err(LaunchError::from(error)),
@@ -337,32 +371,29 @@ fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
 struct Child {
     pid: i32,
     pidfd: Option<OwnedFd>,
+    kept: bool,
 }
 
 impl Child {
-    fn keep(mut self) -> OwnedFd {
-        match self.pidfd.take() {
-            Some(pidfd) => pidfd,
-            None => unreachable!("taken only here and on drop"),
-        }
+    fn new(pid: i32, pidfd: Option<OwnedFd>) -> Self {
+        Self { pid, pidfd, kept: false }
+    }
+
+    fn keep(mut self) -> i32 {
+        self.kept = true;
+        self.pid
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if let Some(pidfd) = &self.pidfd {
-            let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
-            if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
-                let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            }
+        if self.kept {
+            return;
+        }
+        // Our own child, not waited for yet, so the number is still its own.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
         }
     }
-}
-
-/// A guest that runs.
-struct Built {
-    pid: i32,
-    pidfd: OwnedFd,
-    probe: Option<Probe>,
-    disk: Option<OwnedFd>,
 }

@@ -21,18 +21,21 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Waits for guest and monitor, and removes what only root can remove.
+    /// Waits for guest and monitor, and removes what only root can remove. Our end of the creator's socket stays open to
+    /// the end of this process, after the lock is gone: so the creator hears that all is over.
     pub(super) fn wait(self) {
-        // The creator waits for our end of these; and a tie must break when it goes, not when we do.
-        for fd in 0..2 {
-            // SAFETY: closes descriptors that nothing here uses any more.
-            unsafe { libc::close(fd) };
-        }
         while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
         self.remove_cgroups();
         write_ended(&self.spool, SandboxState::Lost);
         let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
         let _ = fs::remove_dir(self.state_dir.join("stage"));
+    }
+
+    /// The sandbox has its own copy of the tree; ours would only keep the disk alive.
+    pub(super) fn let_go_of_stage(&self) {
+        if self.privileged.is_some() {
+            let _ = rustix::mount::unmount(self.state_dir.join("stage"), rustix::mount::UnmountFlags::DETACH);
+        }
     }
 
     pub(super) fn remove_cgroups(&self) {

@@ -4,6 +4,7 @@
 mod connection;
 mod execs;
 mod files;
+mod nursery;
 pub(crate) mod programs;
 mod record;
 mod sandbox;
@@ -12,28 +13,28 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
     Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
-    SandboxInfo, SandboxSpec, Wall,
+    SandboxInfo, SandboxSpec,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Ready, Report};
 use belljar_jail::{slot, sweep};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{ChildStdin, Command};
+use tokio::net::UnixStream;
 
+use self::nursery::Nursery;
 use self::programs::Programs;
 use self::record::{BuiltRecord, Lease, ProcessMark, Remains, is_alive, remains};
 use self::sandbox::{Jailed, Tie, blocking, info};
 use crate::home::{Home, problem};
 use crate::template::{self, Template, TemplateError};
 
-/// A launch that takes longer has failed.
-const LAUNCH_PATIENCE: Duration = Duration::from_secs(60);
+/// A launch that takes longer has failed; the launcher itself gives up a little earlier.
+const LAUNCH_PATIENCE: Duration = Duration::from_secs(65);
 /// The longest answer of a launcher.
 const MAX_REPORT: u64 = 1 << 20;
 
@@ -42,13 +43,14 @@ const MAX_REPORT: u64 = 1 << 20;
 pub struct Jail {
     home: Home,
     programs: Programs,
+    nursery: Nursery,
 }
 
 impl Jail {
     /// A provider that keeps its sandboxes in this data directory.
     pub fn new(home: Home) -> Result<Self> {
         let programs = Programs::install(&home)?;
-        Ok(Self { home, programs })
+        Ok(Self { home, programs, nursery: Nursery::default() })
     }
 
     fn plan(&self, id: &SandboxId, spec: &SandboxSpec, template: Template) -> Plan {
@@ -76,7 +78,8 @@ impl Jail {
         }
     }
 
-    async fn launch(&self, plan: &Plan) -> Result<(Ready, ChildStdin)> {
+    /// Has a launcher forked and the plan carried out; answers our end of its socket.
+    async fn launch(&self, plan: &Plan) -> Result<(Ready, UnixStream)> {
         let log_path = plan.state_dir.join("monitor.log");
         let log = OpenOptions::new()
             .create(true)
@@ -84,40 +87,21 @@ impl Jail {
             .mode(0o600)
             .open(&log_path)
             .map_err(|error| problem(&log_path, &error))?;
-        let mut launcher = Command::new(&self.programs.jail);
-        if Wall::CleanEnvironment.stands() {
-            launcher.env_clear();
-        }
-        #[cfg(feature = "ablation")]
-        launcher.envs([belljar_core::wall::ablation::passed_on()]);
-        let mut child = launcher
-            .arg("launch")
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| problem(&self.programs.jail, &error))?;
-        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(launcher_failed("it has no pipes"));
-        };
+        let mut launcher = self.nursery.fork_launcher(&self.programs.jail, &log)?;
         let mut line = serde_json::to_vec(plan).unwrap_or_default();
         line.push(b'\n');
         let mut answer = Vec::new();
         let exchange = async {
-            stdin.write_all(&line).await?;
-            BufReader::new(stdout.take(MAX_REPORT)).read_until(b'\n', &mut answer).await
+            launcher.write_all(&line).await?;
+            BufReader::new((&mut launcher).take(MAX_REPORT)).read_until(b'\n', &mut answer).await
         };
         match tokio::time::timeout(LAUNCH_PATIENCE, exchange).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(launcher_failed(&error.to_string())),
-            Err(_) => {
-                let _ = child.kill().await;
-                return Err(launcher_failed("it took longer than a minute"));
-            }
+            Err(_) => return Err(launcher_failed("it took longer than a minute")),
         }
         match serde_json::from_slice(&answer) {
-            Ok(Report::Ready(ready)) => Ok((ready, stdin)),
+            Ok(Report::Ready(ready)) => Ok((ready, launcher)),
             Ok(Report::Failed(error)) => Err(error),
             Err(_) => {
                 let log = fs::read_to_string(&log_path).unwrap_or_default();
@@ -190,6 +174,8 @@ impl Provider for Jail {
         spec.check()?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
+        // It looks at the host while we look for the template.
+        self.nursery.wake(&self.programs.jail)?;
         let (name, cache) = (spec.template.clone(), self.home.templates());
         let template =
             blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
@@ -198,14 +184,14 @@ impl Provider for Jail {
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
-        let (ready, mut stdin) = self.launch(&self.plan(&id, &spec, template)).await?;
+        let (ready, mut launcher) = self.launch(&self.plan(&id, &spec, template)).await?;
         BuiltRecord { slot: ready.slot, monitor: ProcessMark::of(ready.monitor_pid), losses: ready.losses }
             .write(&state_dir)?;
         let tie = if spec.tied_to_creator {
-            Some(Tie { _launcher: stdin, _lease: held })
+            Some(Tie::new(launcher, held))
         } else {
             // Until this is said the sandbox ends when we go away, so a dropped call leaves none behind.
-            stdin.write_all(LIVE_ON).await.map_err(|error| launcher_failed(&error.to_string()))?;
+            launcher.write_all(LIVE_ON).await.map_err(|error| launcher_failed(&error.to_string()))?;
             None
         };
         unfinished.0 = None;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -11,7 +12,9 @@ use belljar_core::{
 };
 use belljar_jail::control::{Answer, Request};
 use belljar_jail::sweep;
-use tokio::process::ChildStdin;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
 
 use super::connection;
 use super::execs::{self, JailExecs, unexpected};
@@ -29,28 +32,39 @@ pub(super) struct Jailed {
     execs: JailExecs,
     files: JailFiles,
     control: JailControl,
-    /// Open while we live, if the sandbox is to end with us.
-    _tie: Option<Tie>,
+    tie: Option<Arc<Tie>>,
 }
 
-/// What a sandbox that is to end with us holds on to.
+/// What we hold of a sandbox that is to end with us.
 #[derive(Debug)]
 pub(super) struct Tie {
-    /// The launcher's input: it sees that we are gone.
-    pub(super) _launcher: ChildStdin,
-    /// The lease: others see it.
-    pub(super) _lease: fs::File,
+    /// The launcher sees by it that we are gone, and we that it is.
+    launcher: Mutex<UnixStream>,
+    /// The lease: others see by it that we are there.
+    _lease: fs::File,
+}
+
+impl Tie {
+    pub(super) fn new(launcher: UnixStream, lease: fs::File) -> Self {
+        Self { launcher: Mutex::new(launcher), _lease: lease }
+    }
+
+    /// Waits until the launcher has ended. It says nothing more before that.
+    async fn broken(&self) {
+        let _ = self.launcher.lock().await.read(&mut [0]).await;
+    }
 }
 
 impl Jailed {
     pub(super) fn new(id: SandboxId, state_dir: PathBuf, tie: Option<Tie>) -> Self {
+        let tie = tie.map(Arc::new);
         Self {
             execs: JailExecs { state_dir: state_dir.clone() },
             files: JailFiles { state_dir: state_dir.clone() },
-            control: JailControl { state_dir: state_dir.clone() },
+            control: JailControl { state_dir: state_dir.clone(), tie: tie.clone() },
             id,
             state_dir,
-            _tie: tie,
+            tie,
         }
     }
 }
@@ -82,7 +96,7 @@ impl Sandbox for Jailed {
         if !self.state_dir.exists() {
             return Ok(());
         }
-        end(&self.state_dir).await?;
+        end(&self.state_dir, self.tie.as_deref()).await?;
         remove(&self.state_dir).await
     }
 
@@ -100,10 +114,14 @@ impl Sandbox for Jailed {
 }
 
 /// Ends a sandbox and waits until its launcher has taken the walls down.
-async fn end(state_dir: &Path) -> Result<()> {
+async fn end(state_dir: &Path, tie: Option<&Tie>) -> Result<()> {
     // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
     let asked = connection::ask(state_dir, Request::Kill).await;
     let started = Instant::now();
+    if let (Ok(_), Some(tie)) = (&asked, tie) {
+        // The lock tells as well, but only when asked.
+        let _ = tokio::time::timeout(END_PATIENCE / 3, tie.broken()).await;
+    }
     let mut forced = false;
     let mut pause = Duration::from_micros(200);
     while is_alive(state_dir) {
@@ -199,6 +217,7 @@ pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
 #[derive(Debug)]
 struct JailControl {
     state_dir: PathBuf,
+    tie: Option<Arc<Tie>>,
 }
 
 #[async_trait]
@@ -219,7 +238,7 @@ impl Control for JailControl {
     }
 
     async fn kill(&self) -> Result<()> {
-        end(&self.state_dir).await?;
+        end(&self.state_dir, self.tie.as_deref()).await?;
         let state_dir = self.state_dir.clone();
         blocking(move || {
             sweep_slot(&state_dir);

@@ -1,0 +1,98 @@
+//! The nursery: one process that forks a launcher for each sandbox that its creator asks for. Forking a small process
+//! that is already there, and has looked at the host once, is cheaper than starting a program each time.
+//!
+//! Its one input is the socket on standard input. Each message brings two descriptors: the launcher's own socket to the
+//! creator, and its log. The nursery ends when the creator closes its end; launchers live on.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use belljar_core::Wall;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::launch;
+use crate::namespaces::check;
+
+/// Serves until the creator goes away; in a launcher's process, until its sandbox has ended.
+pub fn run() -> i32 {
+    // Whatever our creator had open and forgot to mark is not for us to keep, nor is its directory or its terminal.
+    // SAFETY: plain system calls on numbers; nothing has been opened yet. Launchers that end are not to be waited for.
+    unsafe {
+        if Wall::DescriptorsClosed.stands() {
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+        }
+        libc::setsid();
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+    }
+    launch::look_around();
+    // SAFETY: standard input is open for as long as this process lives.
+    let creator = unsafe { BorrowedFd::borrow_raw(0) };
+    loop {
+        match receive(creator) {
+            Ok(Some(order)) => match order.fork() {
+                Ok(true) => return launch::run(),
+                Ok(false) => {}
+                // The creator sees its socket close without an answer.
+                Err(error) => eprintln!("belljar-jail: cannot fork a launcher: {error}"),
+            },
+            Ok(None) => return 0,
+            Err(error) => {
+                eprintln!("belljar-jail: cannot hear the creator: {error}");
+                return 1;
+            }
+        }
+    }
+}
+
+/// One launcher to be forked.
+struct Order {
+    creator: OwnedFd,
+    log: OwnedFd,
+}
+
+impl Order {
+    /// True in the launcher's process, which then has its streams in their places and nothing else open.
+    fn fork(self) -> io::Result<bool> {
+        // SAFETY: the process is single-threaded, so the child may go on as after any fork.
+        if check(unsafe { libc::fork() })? != 0 {
+            return Ok(false);
+        }
+        for (source, target) in [(&self.creator, 0), (&self.creator, 1), (&self.log, 2)] {
+            // SAFETY: plain system calls on numbers; what had these numbers is not used any more.
+            if unsafe { libc::dup2(source.as_raw_fd(), target) } == -1 {
+                // SAFETY: ends this process, which can tell nobody why.
+                unsafe { libc::_exit(1) };
+            }
+        }
+        // SAFETY: plain system call; a launcher waits for its children.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        Ok(true)
+    }
+}
+
+/// The next order; `None` when the creator has gone.
+fn receive(creator: BorrowedFd<'_>) -> io::Result<Option<Order>> {
+    loop {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let parts = &mut [IoSliceMut::new(&mut byte)];
+        let received = match recvmsg(creator, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => continue,
+            received => received?,
+        };
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let mut descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let mut descriptors = descriptors.by_ref().flatten();
+        if let (Some(creator), Some(log)) = (descriptors.next(), descriptors.next()) {
+            return Ok(Some(Order { creator, log }));
+        }
+        eprintln!("belljar-jail: an order without descriptors");
+    }
+}
