@@ -74,6 +74,8 @@ walls! {
     ProcReadOnly = "proc-read-only",
     /// A `/dev` with a handful of harmless devices.
     OwnDev = "own-dev",
+    /// Device nodes of its own, where root makes them.
+    OwnDevices = "own-devices",
     /// There is no `/sys`.
     NoSys = "no-sys",
     /// Terminals of its own.
@@ -88,6 +90,8 @@ walls! {
     CpuLimit = "cpu-limit",
     /// Memory in socket buffers.
     SocketMemoryLimit = "socket-memory-limit",
+    /// Netlink sockets, in which memory waits that nobody counts.
+    NetlinkCount = "netlink-count",
     /// Open files of a process.
     OpenFiles = "open-files",
     /// The size of a file.

@@ -122,6 +122,9 @@ impl Guest {
         polls.add(self.connection.as_fd(), flags, Token::Socket);
         polls.add(self.children.as_fd(), PollFlags::IN, Token::Children);
         polls.add(self.alarm.as_fd(), PollFlags::IN, Token::Alarm);
+        if let Some(netlink) = &self.setup.netlink {
+            polls.add(netlink.as_fd(), PollFlags::IN, Token::Netlink);
+        }
         let mut only_look = false;
         for conversation in self.conversations.values() {
             match conversation {
@@ -144,6 +147,12 @@ impl Guest {
             Token::Socket => Ok(()),
             Token::Alarm => {
                 self.alarm.acknowledge();
+                Ok(())
+            }
+            Token::Netlink => {
+                if let Some(netlink) = self.setup.netlink.as_ref().filter(|_| state.contains(PollFlags::IN)) {
+                    netlink.answer();
+                }
                 Ok(())
             }
             Token::Children => {

@@ -20,6 +20,7 @@ mod guest;
 mod keeper;
 mod leaf;
 mod members;
+mod netlink;
 mod operation;
 mod polls;
 mod pty;

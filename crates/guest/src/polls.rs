@@ -14,6 +14,8 @@ pub(crate) enum Token {
     Children,
     /// The alarm rang.
     Alarm,
+    /// Someone wants a netlink socket.
+    Netlink,
     /// A part of a conversation.
     Conversation(u32, Part),
 }

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::end::End;
 use crate::leaf::{self, Leaf};
+use crate::netlink::Netlink;
 
 /// What every execution and file operation starts from.
 pub(crate) struct Setup {
@@ -23,6 +24,7 @@ pub(crate) struct Setup {
     /// Where the processes of file operations live.
     pub(crate) files: Leaf,
     pub(crate) limits: Vec<(u32, u64, u64)>,
+    pub(crate) netlink: Option<Netlink>,
 }
 
 impl Setup {
@@ -53,8 +55,21 @@ impl Setup {
             }
         }
         let limits = with_own_files(init.rlimits);
+        let netlink = init.netlink.map(Netlink::adopt).transpose();
+        let netlink = netlink.map_err(adopt("take over the filter's questions"))?;
         let (environment, shell) = (init.env, init.shell);
-        Ok(Self { user, root, _landlock: landlock, environment, shell, leaves, joins, files, limits })
+        Ok(Self {
+            user,
+            root,
+            _landlock: landlock,
+            environment,
+            shell,
+            leaves,
+            joins,
+            files,
+            limits,
+            netlink,
+        })
     }
 
     /// The account of this name.

@@ -33,6 +33,11 @@ pub const USER_RULES_FD: RawFd = 4;
 pub const ROOT_RULES_FD: RawFd = 5;
 /// The first of the cgroup directories.
 pub const FIRST_CGROUP_FD: RawFd = 6;
+/// Where the guest hears who wants netlink sockets: behind its cgroup directories.
+pub const fn netlink_fd(cgroups: usize) -> RawFd {
+    FIRST_CGROUP_FD + cgroups as RawFd
+}
+
 /// Above every descriptor that the guest is given.
 const FIRST_FREE_FD: RawFd = 64;
 
@@ -389,7 +394,8 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
         landlock::restrict_self(rules.guest.as_fd()).at(Step::Landlock)?;
     }
     if Wall::Seccomp.stands() {
-        inside.seccomp.install().at(Step::Seccomp)?;
+        let listener = inside.seccomp.install().at(Step::Seccomp)?;
+        place_listener(listener, netlink_fd(inside.cgroups.len())).at(Step::Descriptors)?;
     }
     let argv = [c"belljar-guest".as_ptr(), std::ptr::null()];
     let environment = guest_environment();
@@ -488,6 +494,14 @@ fn arrange_descriptors(inside: &Inside<'_>, rules: Option<&Rules>) -> io::Result
         libc::syscall(libc::SYS_close_range, first_other, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
     check(marked as i32).map(drop)
+}
+
+fn place_listener(listener: OwnedFd, place: RawFd) -> io::Result<()> {
+    // It may have come to stand at its place, where a copy would keep the mark to be closed.
+    let lifted = lift(listener.as_fd())?;
+    drop(listener);
+    // SAFETY: both are plain numbers; nothing of ours stands at the place.
+    check(unsafe { libc::dup2(lifted.as_raw_fd(), place) }).map(drop)
 }
 
 fn drop_bounding_set(kept: u64) -> io::Result<()> {

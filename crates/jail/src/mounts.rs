@@ -323,10 +323,10 @@ fn devices(dev: &Path, plan: &Plan, ownership: Ownership<'_>) -> Result<(), Moun
     for (name, major, minor) in DEVICES {
         let target = dev.join(name);
         match ownership {
-            Ownership::Mapped { .. } => make_device(&target, major, minor)
+            Ownership::Mapped { .. } if Wall::OwnDevices.stands() => make_device(&target, major, minor)
                 .and_then(|()| ownership.give_to_root(&target))
                 .map_err(|error| mount_error("device", &target, error))?,
-            Ownership::Own => borrow_device(&Path::new("/dev").join(name), &target)?,
+            _ => borrow_device(&Path::new("/dev").join(name), &target)?,
         }
     }
     let links = [

@@ -19,6 +19,8 @@ pub enum Answer {
     Allow,
     /// This error instead. Error 0 says that it was done, and it was not.
     Errno(i32),
+    /// The guest does it for the caller, or answers with an error.
+    Ask,
 }
 
 /// A call whose arguments decide. The first clause that fits answers.
@@ -101,6 +103,11 @@ const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
 /// Asks for the personality and changes nothing.
 const PERSONALITY_QUERY: u32 = 0xffff_ffff;
 const SO_TIMESTAMPING_NEW: u32 = 65;
+
+/// Stand for the two halves of the guest's word, which is another in every sandbox.
+pub const WORD_LOW: u32 = 0x6c6c_6562;
+/// See [`WORD_LOW`].
+pub const WORD_HIGH: u32 = 0x2172_616a;
 
 const REFUSE: Answer = Answer::Errno(libc::EPERM);
 const NO_SUCH_FAMILY: Answer = Answer::Errno(libc::EAFNOSUPPORT);
@@ -248,9 +255,19 @@ pub const CHECKED: &[Checked] = &[
             ),
             clause("version four", &[is(0, &[libc::AF_INET as u32])], Answer::Allow),
             clause(
-                "netlink, for routes",
-                &[is(0, &[libc::AF_NETLINK as u32]), is(2, &[libc::NETLINK_ROUTE as u32])],
+                "netlink for routes, to the guest: it adds the word that only it was told",
+                &[
+                    is(0, &[libc::AF_NETLINK as u32]),
+                    is(2, &[libc::NETLINK_ROUTE as u32]),
+                    is(3, &[WORD_LOW]),
+                    is(4, &[WORD_HIGH]),
+                ],
                 Answer::Allow,
+            ),
+            clause(
+                "netlink for routes: a bounded number at a time, because what waits in them is memory that nobody counts",
+                &[is(0, &[libc::AF_NETLINK as u32]), is(2, &[libc::NETLINK_ROUTE as u32])],
+                Answer::Ask,
             ),
         ],
         otherwise: NO_SUCH_FAMILY,

@@ -75,6 +75,40 @@ print(parked >> 20)
     assert!(parked < 128, "{parked} MiB are parked in sockets of a sandbox with 64 MiB");
 }
 
+/// What waits in a netlink socket is memory that nobody counts: a sandbox has a few at a time, unbound ones counted,
+/// and what needs one works.
+#[test]
+fn netlink_sockets_are_few_and_work() {
+    const OPEN: &str = "
+import errno, os, socket, threading
+print([name for _, name in socket.if_nameindex()])
+threads = [threading.Thread(target=socket.getaddrinfo, args=('localhost', 80)) for _ in range(40)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+def fill():
+    held = []
+    try:
+        while len(held) < 100: held.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    except OSError as error:
+        return len(held), errno.errorcode[error.errno], os.get_inheritable(held[0].fileno())
+    return held
+count, name, inheritable = fill()
+print(4 <= count <= 32, name, inheritable, fill() == fill())
+children = [os.fork() for _ in range(3)]
+held = fill()
+if 0 in children: os._exit(0)
+[os.waitpid(child, 0) for child in children]
+for kind in (socket.SOCK_STREAM, 77):
+    try: socket.socket(socket.AF_NETLINK, kind, 0); print('opened', kind)
+    except OSError as error: print(errno.errorcode[error.errno])
+print(len(socket.if_nameindex()))
+";
+    let bell = Bell::new();
+    let result = bell.json(&["run", "--memory", "64m", "--", "python3", "-c", OPEN]);
+    let said = result["stdout"].as_str().unwrap();
+    let expected = "['lo']\nTrue ENOBUFS False True\nESOCKTNOSUPPORT\nESOCKTNOSUPPORT\n1\n";
+    assert_eq!(said, expected, "{result}");
+}
+
 /// One message that was too large for the monitor ended the sandbox.
 #[test]
 fn listing_hostile_links_harms_nobody() {

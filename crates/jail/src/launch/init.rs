@@ -7,20 +7,21 @@ use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
-use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD};
+use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, netlink_fd};
 use crate::landlock;
 use crate::monitor::guest_deadline;
 use crate::plan::Plan;
 use crate::policy;
 
 /// The first message to the guest. `leaves` says of each directory for leaves whether it is of version two; `joins`
-/// directories follow them.
+/// directories follow them. `word` is what the filter knows the guest by.
 pub(super) fn init(
     plan: &Plan,
     deadline: Duration,
     privileged: bool,
     leaves: impl Iterator<Item = bool>,
     joins: usize,
+    word: u64,
 ) -> wire::Init {
     let landlock = landlock::abi() >= 1;
     let leaf_dirs: Vec<wire::LeafDir> = leaves
@@ -28,6 +29,7 @@ pub(super) fn init(
         .map(|(index, v2)| wire::LeafDir { fd: FIRST_CGROUP_FD + index as i32, v2 })
         .collect();
     let first_join = FIRST_CGROUP_FD + leaf_dirs.len() as i32;
+    let cgroups = leaf_dirs.len() + joins;
     let user = Account {
         uid: USER_ID,
         gid: USER_ID,
@@ -52,7 +54,23 @@ pub(super) fn init(
         leaf_dirs,
         join_dirs: (0..joins as i32).map(|index| first_join + index).collect(),
         rlimits: rlimits(&plan.limits, privileged),
+        netlink: Wall::Seccomp.stands().then(|| wire::Netlink {
+            fd: netlink_fd(cgroups),
+            most: if Wall::NetlinkCount.stands() { netlink_sockets(plan.limits.memory.0) } else { u32::MAX },
+            word,
+        }),
     }
+}
+
+/// How many netlink sockets may be open at a time: what can wait in them stays within an eighth of the sandbox's memory,
+/// unless that is less than a few.
+fn netlink_sockets(memory: u64) -> u32 {
+    const FEWEST: u64 = 4;
+    const MOST: u64 = 32;
+    let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
+    // The kernel doubles what is asked for. Where it does not say, it is the largest default there has been.
+    let each = 2 * text.trim().parse::<u64>().unwrap_or(4 << 20).max(1 << 12);
+    (memory / 8 / each).clamp(FEWEST, MOST) as u32
 }
 
 /// The kernel's per-process limits, never above what we have ourselves.

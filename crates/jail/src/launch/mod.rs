@@ -52,7 +52,7 @@ pub fn look_around() {
 }
 
 static KNOWN_LAYOUT: OnceLock<Result<Layout, CgroupError>> = OnceLock::new();
-static FILTER: OnceLock<seccomp::Program> = OnceLock::new();
+static FILTER: OnceLock<seccomp::Draft> = OnceLock::new();
 
 /// Reads the plan from standard input, builds the sandbox, reports on standard output, and stays until it has ended.
 pub fn run() -> i32 {
@@ -181,7 +181,8 @@ impl Launch {
             |what| move |error: rustix::io::Errno| LaunchError::Channel { what, source: error.into() };
         let guest = File::open(&self.plan.guest)
             .map_err(|source| LaunchError::State { path: self.plan.guest.clone(), source })?;
-        let program = FILTER.get_or_init(|| seccomp::compile(Profile::default()));
+        let word = random_word()?;
+        let program = FILTER.get_or_init(|| seccomp::compile(Profile::default())).with_word(word);
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
         let mut entrance = None;
         let mut probe = None;
@@ -198,7 +199,7 @@ impl Launch {
         let cgroups: Vec<BorrowedFd<'_>> =
             leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
         let leaves = leaf_dirs.iter().map(|leaf| leaf.v2);
-        let init = init(&self.plan, self.deadline, self.privileged.is_some(), leaves, join_dirs.len());
+        let init = init(&self.plan, self.deadline, self.privileged.is_some(), leaves, join_dirs.len(), word);
 
         let (release_write, release_read) = stream_pair("a socket")?;
         let (report_read, report_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
@@ -224,7 +225,7 @@ impl Launch {
                     control: guest_end.as_fd(),
                     cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
                     cgroups: &cgroups,
-                    seccomp: program,
+                    seccomp: &program,
                 };
                 inside::enter(&inside, release_read, report_write)
             }
@@ -330,6 +331,13 @@ impl Launch {
         confine(self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()), &monitor.spool)?;
         monitor.run()
     }
+}
+
+fn random_word() -> Result<u64, LaunchError> {
+    let mut word = [0; 8];
+    rustix::rand::getrandom(&mut word, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| LaunchError::Channel { what: "random numbers", source: error.into() })?;
+    Ok(u64::from_ne_bytes(word))
 }
 
 /// Takes the sandbox's lock; someone who only looks whether it is held may be in the way for a moment.

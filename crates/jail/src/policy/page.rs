@@ -60,6 +60,7 @@ fn section(page: &mut String, title: &str, calls: &[Call]) {
 fn row(page: &mut String, call: &str, says: &str, answer: Answer) {
     let answer = match answer {
         Answer::Allow => "allowed".to_owned(),
+        Answer::Ask => "the guest decides".to_owned(),
         Answer::Errno(0) => "success, in appearance".to_owned(),
         Answer::Errno(errno) => format!("`{}`", errno_name(errno)),
     };

@@ -12,6 +12,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use crate::policy::{self, Answer};
 use tree::Rule;
@@ -23,12 +24,16 @@ pub struct Profile {
     pub debug: bool,
 }
 
-/// A compiled filter, ready to be installed.
+/// A compiled filter, the same for all sandboxes: it lacks the word of the guest that it is for.
+#[derive(Clone, Debug)]
+pub struct Draft(Vec<libc::sock_filter>);
+
+/// A filter, ready to be installed.
 #[derive(Clone, Debug)]
 pub struct Program(Vec<libc::sock_filter>);
 
 /// Compiles the policy for the architecture this code was built for.
-pub fn compile(profile: Profile) -> Program {
+pub fn compile(profile: Profile) -> Draft {
     let refuse = Rule::Answer(Answer::Errno(libc::EPERM));
     let allow = Rule::Answer(Answer::Allow);
     let mut rules = BTreeMap::new();
@@ -43,19 +48,42 @@ pub fn compile(profile: Profile) -> Program {
     for checked in policy::CHECKED {
         put(&[checked.call], Rule::Check(checked));
     }
-    Program(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::ENOSYS)), profile))
+    Draft(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::ENOSYS)), profile))
+}
+
+impl Draft {
+    /// The filter of one sandbox, whose guest is told this word and nobody else is.
+    pub fn with_word(&self, word: u64) -> Program {
+        let mut program = self.0.clone();
+        for instruction in &mut program {
+            match instruction.k {
+                policy::WORD_LOW => instruction.k = word as u32,
+                policy::WORD_HIGH => instruction.k = (word >> 32) as u32,
+                _ => {}
+            }
+        }
+        Program(program)
+    }
 }
 
 impl Program {
-    /// Puts the calling thread, and all it will start, under the filter for good.
+    /// Puts the calling thread, and all it will start, under the filter for good. Answers the descriptor on which
+    /// the guest hears what it is asked; without it those calls do not exist.
     ///
     /// The thread must have `no_new_privs` set. Neither allocates nor locks, so it may run between fork and exec.
-    pub fn install(&self) -> io::Result<()> {
+    pub fn install(&self) -> io::Result<OwnedFd> {
         let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
+        // Once the guest has heard a call, only death interrupts it: otherwise a signal would make it be asked twice.
+        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
         // SAFETY: `program` points to `len` instructions that outlive the call; the kernel only reads them.
-        let result =
-            unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let listener = unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+        };
+        if listener < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor, and only us.
+        Ok(unsafe { OwnedFd::from_raw_fd(listener as RawFd) })
     }
 
     /// The instructions as text, one a line, jump targets as line numbers.

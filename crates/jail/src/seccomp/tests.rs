@@ -4,7 +4,7 @@ use libc::sock_filter;
 use proptest::prelude::*;
 
 use super::tree::{ARCHITECTURE, X32_BIT, verdict};
-use super::{Profile, Program, compile};
+use super::{Draft, Profile, Program};
 use crate::policy::{
     ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, REFUSED,
     REFUSED_HERE, Test,
@@ -12,6 +12,13 @@ use crate::policy::{
 
 const DEFAULT: Profile = Profile { debug: false };
 const DEBUGGER: Profile = Profile { debug: true };
+
+/// The word that stands in the tables themselves.
+const WORD: u64 = (WORD_HIGH as u64) << 32 | WORD_LOW as u64;
+
+fn compile(profile: Profile) -> Program {
+    super::compile(profile).with_word(WORD)
+}
 
 /// Runs a filter as the kernel would.
 fn evaluate(program: &Program, number: u32, architecture: u32, arguments: [u64; 6]) -> u32 {
@@ -201,6 +208,7 @@ fn what_is_checked_is_what_was_meant() {
         (libc::SYS_socket, [2, 10, 0, 0, 0, 0], errno(97)),
         (libc::SYS_socket, [2, 0x8_000a, 0, 0, 0, 0], errno(97)),
         (libc::SYS_socket, [16, 3, 6, 0, 0, 0], errno(97)),
+        (libc::SYS_socket, [16, 3, 0, 0, 0, 0], libc::SECCOMP_RET_USER_NOTIF),
         (libc::SYS_socketpair, [2, 1, 0, 0, 0, 0], errno(97)),
     ];
     for (call, arguments, wanted) in cases {
@@ -247,12 +255,25 @@ fn far_jumps_reach() {
     let allow = super::Rule::Answer(Answer::Allow);
     let nothing = super::Rule::Answer(Answer::Errno(libc::ENOSYS));
     let rules = (0..2000).map(|number| (number * 2, allow)).collect();
-    let program = Program(super::tree::assemble(&rules, nothing, DEFAULT));
+    let program = Draft(super::tree::assemble(&rules, nothing, DEFAULT)).with_word(WORD);
     for number in 0..4100 {
         let allowed = number < 4000 && number % 2 == 0;
         let wanted = if allowed { libc::SECCOMP_RET_ALLOW } else { errno(libc::ENOSYS) };
         assert_eq!(evaluate(&program, number, ARCHITECTURE, [0; 6]), wanted, "call {number}");
     }
+}
+
+/// Only the guest's own word opens what it does for others, and a draft's placeholder is nobody's word.
+#[test]
+fn each_guest_has_its_own_word() {
+    let program = super::compile(DEFAULT).with_word(0x1122_3344_5566_7788);
+    let ask = |low: u64, high: u64| {
+        evaluate(&program, libc::SYS_socket as u32, ARCHITECTURE, [16, 3, 0, low, high, 0])
+    };
+    assert_eq!(ask(0x5566_7788, 0x1122_3344), libc::SECCOMP_RET_ALLOW);
+    assert_eq!(ask(0x5566_7788, 0), libc::SECCOMP_RET_USER_NOTIF);
+    assert_eq!(ask(0, 0x1122_3344), libc::SECCOMP_RET_USER_NOTIF);
+    assert_eq!(ask(WORD_LOW.into(), WORD_HIGH.into()), libc::SECCOMP_RET_USER_NOTIF);
 }
 
 #[cfg(target_arch = "x86_64")]

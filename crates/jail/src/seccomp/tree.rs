@@ -122,6 +122,7 @@ pub(super) fn verdict(answer: Answer) -> u32 {
     match answer {
         Answer::Allow => libc::SECCOMP_RET_ALLOW,
         Answer::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno as u32,
+        Answer::Ask => libc::SECCOMP_RET_USER_NOTIF,
     }
 }
 
@@ -149,6 +150,7 @@ pub(super) fn mnemonic(line: usize, instruction: &sock_filter) -> String {
         code if code == libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K => branch("if any of"),
         _ => match k {
             libc::SECCOMP_RET_ALLOW => "allow".into(),
+            libc::SECCOMP_RET_USER_NOTIF => "ask the guest".into(),
             libc::SECCOMP_RET_KILL_PROCESS => "kill".into(),
             _ => format!("errno {}", k & libc::SECCOMP_RET_DATA),
         },

@@ -56,12 +56,8 @@ fn start(program: &Path) -> io::Result<Socket> {
     }
     #[cfg(feature = "ablation")]
     nursery.envs([belljar_core::wall::ablation::passed_on()]);
-    let mut child = nursery
-        .arg("nursery")
-        .current_dir("/")
-        .stdin(OwnedFd::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()?;
+    let mut child =
+        nursery.arg("nursery").current_dir("/").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn()?;
     // It is waited for wherever it ends, so that no trace of it stays in the process table.
     std::thread::Builder::new().name("nursery".into()).stack_size(64 * 1024).spawn(move || child.wait())?;
     Ok(ours)
