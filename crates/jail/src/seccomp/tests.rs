@@ -7,7 +7,7 @@ use super::tree::{ARCHITECTURE, X32_BIT, verdict};
 use super::{Draft, Profile, Program};
 use crate::policy::{
     ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, REFUSED,
-    REFUSED_HERE, Test,
+    REFUSED_HERE, Test, WORD_HIGH, WORD_LOW,
 };
 
 const DEFAULT: Profile = Profile { debug: false };

@@ -33,7 +33,10 @@ impl Nursery {
     /// Has a launcher forked, and answers our end of its socket. A nursery that was killed is started anew.
     pub(super) fn fork_launcher(&self, program: &Path, log: &File) -> Result<UnixStream> {
         let failed = |error: io::Error| launcher_failed(&error.to_string());
-        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        // The launcher's end is one that waits, unlike ours.
+        let (ours, theirs) = Socket::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let ours = UnixStream::from_std(ours).map_err(failed)?;
         for attempt in 0..2 {
             self.wake(program)?;
             let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +66,7 @@ fn start(program: &Path) -> io::Result<Socket> {
     Ok(ours)
 }
 
-fn order(nursery: &Socket, launcher: &UnixStream, log: &File) -> io::Result<()> {
+fn order(nursery: &Socket, launcher: &Socket, log: &File) -> io::Result<()> {
     let descriptors = [launcher.as_fd(), log.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
