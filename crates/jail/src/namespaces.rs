@@ -1,5 +1,6 @@
 //! A child in namespaces of its own, and the id maps of its user namespace.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -134,6 +135,12 @@ pub fn loopback_up() -> io::Result<()> {
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })?;
     Ok(())
+}
+
+/// What this process is called in lists of processes; at most 15 bytes are kept.
+pub(crate) fn name_process(name: &CStr) {
+    // SAFETY: the name is a live C string, which the kernel only reads.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
 pub(crate) fn check(result: i32) -> io::Result<i32> {

@@ -12,7 +12,7 @@ use belljar_core::Wall;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::launch;
-use crate::namespaces::check;
+use crate::namespaces::{check, name_process};
 
 /// Serves until the creator goes away; in a launcher's process, until its sandbox has ended.
 pub fn run() -> i32 {
@@ -25,6 +25,7 @@ pub fn run() -> i32 {
         libc::setsid();
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
+    name_process(c"belljar-nursery");
     launch::look_around();
     // SAFETY: standard input is open for as long as this process lives.
     let creator = unsafe { BorrowedFd::borrow_raw(0) };

@@ -33,7 +33,7 @@ use crate::landlock;
 use crate::log::note;
 use crate::monitor::{Monitor, confine};
 use crate::mounts::{self, Ownership, Tree};
-use crate::namespaces::{self, Forked, check};
+use crate::namespaces::{self, Forked, check, name_process};
 use crate::plan::{Plan, Ready, Report};
 use crate::seccomp::{self, Profile};
 use crate::slot::{self, Slot};
@@ -56,6 +56,7 @@ static FILTER: OnceLock<seccomp::Draft> = OnceLock::new();
 
 /// Reads the plan from standard input, builds the sandbox, reports on standard output, and stays until it has ended.
 pub fn run() -> i32 {
+    name_process(c"belljar-launch");
     // A launch that hangs ends by itself.
     // SAFETY: plain system call on a number.
     unsafe { libc::alarm(LAUNCH_SECONDS) };
@@ -296,6 +297,7 @@ impl Launch {
             0 => {
                 // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes nothing.
                 unsafe { libc::close(report.as_raw_fd()) };
+                name_process(c"belljar-monitor");
                 let status = match self.monitor(guest, probe, disk) {
                     Ok(_) => 0,
                     Err(error) => {
