@@ -115,7 +115,7 @@ fn a_time_to_live_ends_everything() {
     assert!(begin.elapsed() >= ttl, "it lived its time");
     assert_ne!(child.wait().unwrap().code(), Some(0));
     bell.assert_gone(slot);
-    assert_eq!(bell.state(&id).as_deref(), Some("expired"));
+    bell.assert_ended(&id, "expired");
 }
 
 /// What is killed besides the command line, and what `ls -a` says afterwards.
@@ -138,7 +138,7 @@ fn killed_keepers(launcher: bool, monitor: bool) {
     until("nothing inside is left", second(), || in_slot(slot).is_empty());
     bell.assert_gone(slot);
     let expected = if monitor { "lost" } else { "expired" };
-    assert_eq!(bell.state(&id).as_deref(), Some(expected), "launcher {launcher}, monitor {monitor}");
+    bell.assert_ended(&id, expected);
     let output = bell.run(&["exec", &id, "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(bell.run(&["rm", &id]).status.success());
@@ -183,7 +183,7 @@ fn the_guest_keeps_the_deadline_when_the_monitor_is_stopped() {
     assert_ne!(child.wait().unwrap().code(), Some(0));
     until("the walls are down", long(), || cgroups(slot).is_empty());
     bell.assert_gone(slot);
-    assert_eq!(bell.state(&id).as_deref(), Some("expired"));
+    bell.assert_ended(&id, "expired");
 }
 
 #[test]
@@ -227,5 +227,5 @@ fn a_sandbox_lives_on_without_its_creator_until_extended_time_is_over() {
     assert!(extended.elapsed() >= patience(Duration::from_millis(3900)), "it lived its longer time");
     assert_ne!(child.wait().unwrap().code(), Some(0));
     bell.assert_gone(slot);
-    assert_eq!(bell.state(&id).as_deref(), Some("expired"));
+    bell.assert_ended(&id, "expired");
 }

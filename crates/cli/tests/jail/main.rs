@@ -134,6 +134,12 @@ impl Bell {
         Some(found["state"].as_str().unwrap().to_owned())
     }
 
+    /// Waits until its launcher has ended, and sees how the sandbox is said to have ended.
+    fn assert_ended(&self, id: &str, how: &str) {
+        until("it has ended", long(), || self.state(id).as_deref() != Some("running"));
+        assert_eq!(self.state(id).as_deref(), Some(how));
+    }
+
     fn directory(&self, id: &str) -> PathBuf {
         self.home.path().join("sandboxes").join(id)
     }
@@ -174,7 +180,8 @@ impl Bell {
     fn assert_gone(&self, slot: u32) {
         self.run(&["ls"]);
         until("no process with its ids", second(), || in_slot(slot).is_empty());
-        assert_eq!(cgroups(slot), Vec::<PathBuf>::new(), "its cgroups are gone");
+        // The launcher takes them down after the last process has ended.
+        until("its cgroups are gone", long(), || cgroups(slot).is_empty());
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.home.path().to_str().unwrap()), "its mounts are gone: {mounts}");
         let loops = fs::read_dir("/sys/block").unwrap().flatten();
