@@ -17,8 +17,9 @@ use crate::report::{Report, Table, meminfo};
 /// How long the last processes may take to be reaped before they count as left behind.
 const SETTLING: Duration = Duration::from_secs(10);
 /// The parts of the kernel's memory that grow with sandboxes.
-const KERNEL: [(&str, &str); 5] = [
-    ("Slab", "slab"),
+const KERNEL: [(&str, &str); 6] = [
+    ("SUnreclaim", "slab"),
+    ("SReclaimable", "reclaimable_slab"),
     ("PageTables", "page_tables"),
     ("KernelStack", "kernel_stacks"),
     ("Percpu", "per_cpu"),
@@ -30,7 +31,7 @@ const ROLES: [&str; 3] = ["launcher", "monitor", "guest"];
 pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Result<()> {
     let count = args.idle.unwrap_or(if args.quick { 200 } else { 2400 }).max(1);
     raise_open_files();
-    let before = Counts::take(bell.home())?;
+    let before: BTreeSet<u32> = processes(bell.home())?.into_keys().collect();
     let memory_before = read("/proc/meminfo")?;
     eprintln!("idle: making {count} sandboxes");
     let start = Instant::now();
@@ -38,6 +39,7 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Re
     let made_in = start.elapsed();
     let memory = read("/proc/meminfo")?;
     let processes = weigh(bell.home())?;
+    let traces = Traces::of(bell.home(), before)?;
     let missing = ROLES.iter().find(|role| processes.get(*role).is_none_or(|weight| weight.count < count));
     if let Some(role) = missing {
         return Err(BenchError::Invalid(format!("not every one of {count} sandboxes has its {role}")));
@@ -46,7 +48,7 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Re
     let start = Instant::now();
     remove_all(sandboxes).await?;
     let removed_in = start.elapsed();
-    let after = settle(&before, bell.home()).await?;
+    let left = settle(&traces, bell.home()).await?;
 
     report.set("idle.count", count as f64);
     report.set("idle.made_seconds", made_in.as_secs_f64());
@@ -85,7 +87,7 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Re
         made_in.as_secs_f64(),
         removed_in.as_secs_f64()
     ));
-    table.notes.push(left(report, &before, &after));
+    table.notes.push(tell(report, &left));
     report.tables.push(table);
     Ok(())
 }
@@ -118,13 +120,18 @@ struct Weight {
 fn weigh(home: &Path) -> Result<BTreeMap<&'static str, Weight>> {
     let mut weights: BTreeMap<&'static str, Weight> = BTreeMap::new();
     let ours: BTreeMap<u32, String> = processes(home)?;
-    for (pid, program) in &ours {
+    let parents: BTreeMap<u32, u32> = ours.keys().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+    let is_guest = |pid: &u32| ours.get(pid).is_some_and(|program| program.starts_with("belljar-guest"));
+    let launchers: BTreeSet<u32> =
+        parents.iter().filter(|(pid, _)| is_guest(pid)).map(|(_, parent)| *parent).collect();
+    for pid in ours.keys() {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { continue };
-        let role = match program.as_str() {
-            guest if guest.starts_with("belljar-guest") => "guest",
-            // The monitor is forked by the launcher and runs the same program.
-            _ if parent(*pid).is_some_and(|parent| ours.contains_key(&parent)) => "monitor",
-            _ => "launcher",
+        // Launcher and monitor run the same program; the launcher is the parent of the other two.
+        let role = match parents.get(pid) {
+            _ if is_guest(pid) => "guest",
+            _ if launchers.contains(pid) => "launcher",
+            Some(parent) if launchers.contains(parent) => "monitor",
+            _ => continue,
         };
         let weight = weights.entry(role).or_default();
         weight.count += 1;
@@ -145,13 +152,18 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// All processes of the machine.
+fn pids() -> Result<impl Iterator<Item = u32>> {
+    let entries = fs::read_dir("/proc").map_err(at(Path::new("/proc")))?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
 /// The processes whose program lies in the data directory, with the program's name.
 fn processes(home: &Path) -> Result<BTreeMap<u32, String>> {
     let mut ours = BTreeMap::new();
-    for entry in fs::read_dir("/proc").map_err(at(Path::new("/proc")))?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+    for pid in pids()? {
         let program =
-            fs::read_link(entry.path().join("exe")).ok().filter(|program| program.starts_with(home));
+            fs::read_link(format!("/proc/{pid}/exe")).ok().filter(|program| program.starts_with(home));
         if let Some(name) = program.as_deref().and_then(Path::file_name) {
             ours.insert(pid, name.to_string_lossy().into_owned());
         }
@@ -159,63 +171,78 @@ fn processes(home: &Path) -> Result<BTreeMap<u32, String>> {
     Ok(ours)
 }
 
-/// What a sandbox could leave behind.
-#[derive(Debug, PartialEq, Eq)]
-struct Counts([(&'static str, u64); 5]);
+/// By what our sandboxes can be found once they are gone, told apart from those of others on this machine.
+#[derive(Debug, Default)]
+struct Traces {
+    /// Processes that were there before the sandboxes, and may stay.
+    before: BTreeSet<u32>,
+    network_namespaces: BTreeSet<u64>,
+    slots: BTreeSet<u32>,
+}
 
-impl Counts {
-    fn take(home: &Path) -> Result<Self> {
-        let mounts = read("/proc/self/mountinfo")?;
-        let groups = mounts
-            .lines()
-            .filter(|line| line.contains(" - cgroup"))
-            .filter_map(|line| line.split(' ').nth(4));
-        let groups = groups.map(|mount| entries(&Path::new(mount).join("belljar"))).sum();
-        Ok(Self([
-            ("processes", processes(home)?.len() as u64),
-            ("mounts", mounts.lines().count() as u64),
-            ("cgroups", groups),
-            ("network_namespaces", network_namespaces()),
-            ("files", entries(&home.join("sandboxes"))),
-        ]))
-    }
-
-    /// Whether nothing was added.
-    fn within(&self, before: &Self) -> bool {
-        self.0.iter().zip(&before.0).all(|((_, now), (_, then))| now <= then)
+impl Traces {
+    fn of(home: &Path, before: BTreeSet<u32>) -> Result<Self> {
+        let mut traces = Self { before, ..Self::default() };
+        for (pid, program) in processes(home)? {
+            if program.starts_with("belljar-guest") {
+                traces.network_namespaces.extend(network_namespace(pid));
+                let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+                traces.slots.extend(slots(&groups));
+            }
+        }
+        Ok(traces)
     }
 }
 
-/// Subdirectories of a directory; none if it is not there.
-fn entries(path: &Path) -> u64 {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count() as u64
+/// The slots in a process's list of cgroups.
+fn slots(groups: &str) -> impl Iterator<Item = u32> + '_ {
+    let below = groups.lines().filter_map(|line| line.split_once("/belljar/"));
+    below.filter_map(|(_, rest)| rest.split('/').next()?.parse().ok())
 }
 
-fn network_namespaces() -> u64 {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let inodes = processes.filter_map(|entry| Some(fs::metadata(entry.path().join("ns/net")).ok()?.ino()));
-    inodes.collect::<BTreeSet<u64>>().len() as u64
+fn network_namespace(pid: u32) -> Option<u64> {
+    Some(fs::metadata(format!("/proc/{pid}/ns/net")).ok()?.ino())
+}
+
+/// How much of each kind is left of the sandboxes.
+type Left = [(&'static str, usize); 5];
+
+fn count(traces: &Traces, home: &Path) -> Result<Left> {
+    let mounts = read("/proc/self/mountinfo")?;
+    let hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup"));
+    let groups = hierarchies.filter_map(|line| line.split(' ').nth(4)).flat_map(|mount| {
+        let folder = Path::new(mount).join("belljar");
+        traces.slots.iter().filter(move |slot| folder.join(slot.to_string()).exists())
+    });
+    let namespaces: BTreeSet<u64> = pids()?.filter_map(network_namespace).collect();
+    let sandboxes = home.join("sandboxes");
+    let home_text = home.to_string_lossy();
+    Ok([
+        ("processes", processes(home)?.keys().filter(|pid| !traces.before.contains(pid)).count()),
+        ("mounts", mounts.lines().filter(|line| line.contains(&*home_text)).count()),
+        ("cgroups", groups.count()),
+        ("network_namespaces", namespaces.intersection(&traces.network_namespaces).count()),
+        ("files", fs::read_dir(&sandboxes).map_err(at(&sandboxes))?.count()),
+    ])
 }
 
 /// Waits until nothing is left, or for so long that something is.
-async fn settle(before: &Counts, home: &Path) -> Result<Counts> {
+async fn settle(traces: &Traces, home: &Path) -> Result<Left> {
     let start = Instant::now();
     loop {
-        let after = Counts::take(home)?;
-        if after.within(before) || start.elapsed() > SETTLING {
-            return Ok(after);
+        let left = count(traces, home)?;
+        if left.iter().all(|(_, count)| *count == 0) || start.elapsed() > SETTLING {
+            return Ok(left);
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-fn left(report: &mut Report, before: &Counts, after: &Counts) -> String {
+fn tell(report: &mut Report, left: &Left) -> String {
     let mut words = Vec::new();
-    for ((name, now), (_, then)) in after.0.iter().zip(&before.0) {
-        let left = now.saturating_sub(*then);
-        report.set(format!("idle.left.{name}"), left as f64);
-        words.push(format!("{left} {}", name.replace('_', " ")));
+    for (name, count) in left {
+        report.set(format!("idle.left.{name}"), *count as f64);
+        words.push(format!("{count} {}", name.replace('_', " ")));
     }
     format!("Left afterwards: {}.", words.join(", "))
 }
@@ -233,13 +260,24 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_read_from_lists_of_cgroups() {
+        let groups = "8:pids:/belljar/17/guest\n4:memory:/belljar/17\n1:cpu:/\n0::/belljar/2400/box/3\n";
+        assert_eq!(slots(groups).collect::<Vec<_>>(), [17, 17, 2400]);
+        assert_eq!(slots("0::/belljar/x\n0::/user.slice\n").count(), 0);
+    }
+
+    #[test]
     fn something_left_is_told_from_nothing() {
-        let counts = |value| Counts(["a", "b", "c", "d", "e"].map(|name| (name, value)));
-        assert!(counts(3).within(&counts(3)) && counts(2).within(&counts(3)));
-        assert!(!counts(4).within(&counts(3)));
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir_all(home.path().join("sandboxes/one")).unwrap();
+        let own = network_namespace(std::process::id()).unwrap();
+        let traces =
+            Traces { network_namespaces: [own].into(), slots: [u32::MAX].into(), ..Traces::default() };
+        let left = count(&traces, home.path()).unwrap();
+        assert_eq!(left.map(|(_, count)| count), [0, 0, 0, 1, 1]);
         let mut report = Report::new(true);
-        assert!(left(&mut report, &counts(3), &counts(5)).contains("2 a"));
-        assert_eq!(report.get("idle.left.e"), Some(2.0));
+        assert!(tell(&mut report, &left).ends_with("1 network namespaces, 1 files."));
+        assert_eq!(report.get("idle.left.files"), Some(1.0));
     }
 
     #[test]
