@@ -247,3 +247,14 @@ fn odd_commands_leave_the_list_of_executions_usable() {
     assert_eq!(inspected["executions"].as_array().unwrap().len(), 40, "{inspected}");
     assert!(bell.run(&["logs", &id]).status.success());
 }
+
+/// More variables than a socket holds made the launch wait for itself.
+#[test]
+fn a_large_environment_does_not_hold_up_a_launch() {
+    let bell = Bell::new();
+    let variables: Vec<String> =
+        ["A", "B", "C", "D"].map(|name| format!("{name}={}", "x".repeat(100_000))).into();
+    let options: Vec<&str> = variables.iter().flat_map(|variable| ["--env", variable]).collect();
+    let result = bell.json(&[&["run"], &options[..], &["--", "sh", "-c", "echo ${#A} ${#D}"]].concat());
+    assert_eq!(result["stdout"], "100000 100000\n", "{result}");
+}

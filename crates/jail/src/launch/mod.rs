@@ -232,21 +232,24 @@ impl Launch {
             }
             Forked::Parent { pid, pidfd } => (pid, pidfd),
         };
-        drop((release_read, report_write));
+        // With the child's end gone, its own end is noticed while we write to it.
+        drop((release_read, report_write, guest_end));
         let child = Child::new(pid, Some(pidfd));
         let tree = self.furnish(pid)?;
         let mut bytes = Vec::new();
         Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
-        write_all(&self.host_end, &bytes)
-            .and_then(|()| release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())))
-            .map_err(|source| LaunchError::Channel { what: "the control socket", source })?;
+        let control = |source| LaunchError::Channel { what: "the control socket", source };
+        release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())).map_err(control)?;
         drop(release_write);
         let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
+        // Not before: it may be more than the socket holds, and somebody has to be on the way to read it.
+        let told = write_all(&self.host_end, &bytes);
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {
             return Err(LaunchError::Inside(failure));
         }
+        told.map_err(control)?;
         Ok(Ready {
             guest_pid: child.keep(),
             monitor_pid: monitor.keep(),

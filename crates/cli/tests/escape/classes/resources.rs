@@ -1,0 +1,235 @@
+//! RS: more of the host's resources than were granted. Every bomb is bounded by itself, whatever the walls do.
+
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_core::Wall::{
+    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, LockedMemory, MemoryLimit, MessageQueues, NiceLimit,
+    OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp, SharedMemoryBytes, SocketMemoryLimit,
+    SpoolBound, StackSize, TerminalCount,
+};
+use rustix::process::{Resource, getrlimit};
+
+use crate::attack::{Attack, Control, Outcome, Ring, inside, outside, within};
+
+/// A limit that the host itself does not exceed cannot be seen to be missing.
+fn above(resource: Resource, ours: u64) -> Control {
+    if getrlimit(resource).maximum.is_none_or(|most| most > ours) {
+        Control::WallsDown
+    } else {
+        Control::Moot("this machine's own limit is no higher, and nobody here may raise it")
+    }
+}
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        inside("RS-memory", "take more memory than granted", &[MemoryLimit], r#"
+held = [bytearray(b"x") * (8 << 20) for _ in range(16)]
+won(sum(map(len, held)) >> 20, "MiB")
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-memory-of-children", "take memory in many processes", &[MemoryLimit], r#"
+ready, tell = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        held = bytearray(b"x") * (16 << 20)
+        os.write(tell, b"x"); signal.alarm(30); signal.pause()
+        os._exit(0)
+count, died = 0, 0
+while count < 8 and not died:
+    if select.select([ready], [], [], 0.02)[0]: count += len(os.read(ready, 8))
+    died = os.waitpid(-1, os.WNOHANG)[0]
+if count == 8: won(count, "children hold 16 MiB each")
+print("TRIED", flush=True)
+os.kill(0, 9)
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-page-cache", "take memory by files in memory", &[MemoryLimit], r#"
+held = [os.memfd_create(str(n)) for n in range(16)]
+for file in held: os.write(file, bytes(8 << 20))
+won(sum(os.fstat(file).st_size for file in held) >> 20, "MiB")
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-sockets", "park memory in the buffers of sockets", &[SocketMemoryLimit], r#"
+resource.setrlimit(resource.RLIMIT_NOFILE, (4000, 4000))
+listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+pairs, parked = [], 0
+try:
+    while parked < 40 << 20 and len(pairs) < 1500:
+        one = socket.create_connection(listener.getsockname(), 5)
+        one.setblocking(False)
+        pairs.append((one, listener.accept()[0]))
+        try:
+            while parked < 40 << 20: parked += one.send(bytes(65536))
+        except BlockingIOError: pass
+except OSError as error: print(error)
+if parked >= 40 << 20: won(parked >> 20, "MiB in", len(pairs), "sockets")
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-fork-bomb", "have more processes than granted", &[PidsLimit], r#"
+children = []
+try:
+    while len(children) < 48:
+        child = os.fork()
+        if child == 0: signal.alarm(20); signal.pause(); os._exit(0)
+        children.append(child)
+except OSError as error: print(error)
+if len(children) == 48: won(len(children), "children")
+for child in children: os.kill(child, 9)
+"#).with(&["--pids", "16"]),
+        inside("RS-thread-bomb", "have more threads than granted", &[PidsLimit], r#"
+done, threads = threading.Event(), []
+try:
+    while len(threads) < 48:
+        thread = threading.Thread(target=done.wait, args=(20,), daemon=True)
+        thread.start(); threads.append(thread)
+except RuntimeError as error: print(error)
+if len(threads) == 48: won(len(threads), "threads")
+done.set()
+"#).with(&["--pids", "16"]),
+        outside("RS-processor", "take more processor time than granted", &[CpuLimit], processor),
+        inside("RS-disk-bytes", "write more than its disk holds", &[DiskBytes], r#"
+for number in range(12):
+    with open(f"/tmp/{number}", "wb") as file: file.write(bytes(1 << 20))
+won(sum(os.stat(f"/tmp/{number}").st_size for number in range(12)) >> 20, "MiB")
+"#).with(&["--memory", "64m", "--disk", "8m"]),
+        inside("RS-disk-home", "write more than its disk holds, in its home", &[DiskBytes], r#"
+with open("file", "wb") as file:
+    for number in range(12): file.write(bytes(1 << 20)); file.flush()
+won("12 MiB")
+"#).with(&["--memory", "64m", "--disk", "8m"]).also(&[FileSize]),
+        inside("RS-disk-files", "make more files than its disk holds", &[DiskFiles], r#"
+os.mkdir("/tmp/many"); os.chdir("/tmp/many")
+for number in range(6000): os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
+won("6000 files")
+"#).with(&["--memory", "64m", "--disk", "48m"]),
+        inside("RS-shared-memory", "write more shared memory than granted", &[SharedMemoryBytes], r#"
+with open("/dev/shm/file", "wb") as file:
+    for number in range(16): file.write(bytes(1 << 20)); file.flush()
+won("16 MiB")
+"#).with(&["--memory", "64m"]),
+        inside("RS-open-files", "open more files than granted", &[OpenFiles], r#"
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(4200)]
+won(len(held), "files")
+"#),
+        inside("RS-file-size", "make a file larger than its disk", &[FileSize], r#"
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+open("file", "w").close()
+os.truncate("file", 1 << 40)
+won(os.stat("file").st_size)
+"#),
+        inside("RS-core-dump", "have the kernel write core files", &[CoreSize], r#"
+most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+os.mkdir("/tmp/crash"); os.chdir("/tmp/crash")
+child = os.fork()
+if child == 0: os.abort()
+status = os.waitpid(child, 0)[1]
+if os.WCOREDUMP(status) or os.listdir("."): won(os.listdir("."))
+"#).control(core()),
+        inside("RS-stack", "have stacks without a bound", &[StackSize], r#"
+try: resource.setrlimit(resource.RLIMIT_STACK, (1 << 30, 1 << 30))
+except ValueError as error: raise OSError(str(error))
+won(resource.getrlimit(resource.RLIMIT_STACK))
+"#).control(above(Resource::Stack, 64 << 20)),
+        inside("RS-timers", "have timers and signals without a bound", &[PendingSignals], r#"
+made, timer = 0, ctypes.c_void_p()
+while made < 4200 and libc.timer_create(1, None, ctypes.byref(timer)) == 0: made += 1
+if made == 4200: won(made, "timers")
+"#).control(above(Resource::Sigpending, 4300)),
+        inside("RS-locked-memory", "lock more memory than granted", &[LockedMemory], r#"
+area = mmap.mmap(-1, 16 << 20)
+call(149, ctypes.addressof(ctypes.c_char.from_buffer(area)), 16 << 20)
+won("16 MiB are locked")
+"#).control(above(Resource::Memlock, 16 << 20)),
+        inside("RS-message-queues", "have queues without a bound", &[MessageQueues], r#"
+librt = ctypes.CDLL("librt.so.1", use_errno=True)
+attributes = (ctypes.c_long * 8)(0, 10, 8192)
+made = 0
+while made < 32 and librt.mq_open(f"/{made}".encode(), os.O_RDWR | os.O_CREAT, 0o600, attributes) >= 0: made += 1
+if made == 32: won(made, "queues of 80 KiB")
+"#).control(above(Resource::Msgqueue, 32 * 90_000)),
+        inside("RS-nice", "be more important than others", &[NiceLimit], r#"
+os.setpriority(os.PRIO_PROCESS, 0, -5)
+won(os.getpriority(os.PRIO_PROCESS, 0))
+"#).control(above(Resource::Nice, 20)),
+        inside("RS-nice-root", "be more important than others, as root inside", &[], r#"
+os.setpriority(os.PRIO_PROCESS, 0, -5)
+won(os.getpriority(os.PRIO_PROCESS, 0))
+"#).by_root().control(Control::Local),
+        inside("RS-real-time", "be scheduled before everybody", &[Seccomp, RealTimeLimit], r#"
+os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+won(os.sched_getscheduler(0))
+"#).control(above(Resource::Rtprio, 0)),
+        inside("RS-real-time-root", "be scheduled before everybody, as root inside", &[], r#"
+os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+won(os.sched_getscheduler(0))
+"#).by_root().control(Control::Local),
+        inside("RS-terminals", "use up the terminals", &[TerminalCount], r#"
+held = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(80)]
+won(len(held), "terminals")
+"#),
+        outside("RS-kept-output", "fill the host's disk with output that is kept", &[SpoolBound], kept_output),
+    ]
+}
+
+/// Core files are seen only where the kernel writes them where the program is.
+fn core() -> Control {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.starts_with(['|', '/']) {
+        return Control::Moot("this machine's core pattern leads elsewhere");
+    }
+    above(Resource::Core, 1 << 20)
+}
+
+/// Spins for a while, and asks the kernel whether it was ever held back.
+fn processor(ring: &Ring<'_>) -> Outcome {
+    let id = match ring.create(&["--cpus", "0.01"]) {
+        Ok(id) => id,
+        Err(outcome) => return outcome,
+    };
+    let spun = ring.json(&["exec", "--timeout", "1500ms", &id, "--", "sh", "-c", "while :; do :; done"]);
+    let built = std::fs::read_to_string(ring.directory(&id).join("built.json")).unwrap_or_default();
+    let built: serde_json::Value = serde_json::from_str(&built).unwrap_or_default();
+    let slot = built["slot"].to_string();
+    let places = ["cpu", "cpu,cpuacct", ""]
+        .map(|part| Path::new("/sys/fs/cgroup").join(part).join("belljar").join(&slot).join("box/cpu.stat"));
+    let Some(text) = places.iter().find_map(|place| std::fs::read_to_string(place).ok()) else {
+        return Outcome::Broken(format!("the sandbox's cgroup is not found: {spun}"));
+    };
+    let held = text.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok());
+    match held.unwrap_or(0) {
+        0 => Outcome::Won("it span and was never held back".into()),
+        times => Outcome::Stopped(format!("held back {times} times")),
+    }
+}
+
+fn kept_output(ring: &Ring<'_>) -> Outcome {
+    let id = match ring.create(&["--memory", "256m"]) {
+        Ok(id) => id,
+        Err(outcome) => return outcome,
+    };
+    let exec = ring.json(&["exec", "-d", &id, "--", "sh", "-c", "head -c 80m /dev/zero; echo end >&2"]);
+    let number = exec["exec"].to_string();
+    let ended = within(Duration::from_secs(60), || {
+        let listed = ring.json(&["inspect", &id]);
+        listed["executions"][0]["termination"].is_object()
+            || listed["executions"][0]["termination"].is_string()
+    });
+    if !ended {
+        return Outcome::Broken(format!("execution {number} does not end"));
+    }
+    let spool = ring.directory(&id).join("spool");
+    let kept: u64 =
+        files_below(&spool).iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.len())).sum();
+    match kept >> 20 {
+        0 => Outcome::Broken("nothing was kept".into()),
+        mebibytes if mebibytes > 66 => Outcome::Won(format!("{mebibytes} MiB are kept")),
+        mebibytes => Outcome::Stopped(format!("{mebibytes} MiB are kept")),
+    }
+}
+
+fn files_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { vec![entry.path()] })
+        .collect()
+}

@@ -1,0 +1,359 @@
+//! Parts of Belljar gone over to the other side: a first process that lies to its monitor, and a launcher whose plans
+//! are changed on the way.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use belljar_core::wire::{
+    Decoder, Event, Exit, FileOperation, Frame, FrameKind, MAX_CONTROL, MAX_DATA, PROTOCOL, Request, stream,
+};
+use belljar_core::{Entry, FileKind};
+use serde_json::{Value, json};
+
+use crate::attack::{Outcome, Ring, object};
+
+/// The word that makes this program a launcher: then the real launcher, the file with changes, and its words.
+pub(crate) const LAUNCHER: &str = "--as-launcher";
+
+/// Passes a plan on with changes, and then everything else as it is.
+pub(crate) fn launcher(words: &[String]) -> ExitCode {
+    let [real, changes, rest @ ..] = words else { return ExitCode::from(2) };
+    let mut line = Vec::new();
+    let mut byte = [0];
+    let mut input = std::io::stdin();
+    while !line.ends_with(b"\n") && input.read(&mut byte).is_ok_and(|count| count == 1) {
+        line.push(byte[0]);
+    }
+    let (Ok(mut plan), Ok(changes)) = (
+        serde_json::from_slice::<Value>(&line),
+        fs::read_to_string(changes).map(|text| serde_json::from_str::<Value>(&text)),
+    ) else {
+        return ExitCode::from(3);
+    };
+    let changes = changes.unwrap_or_default();
+    if let Some(file) = changes[KEEP].as_str() {
+        plan[KEEP] = json!(real);
+        let _ = fs::write(file, plan.to_string());
+        return ExitCode::from(5);
+    }
+    for (name, change) in changes.as_object().into_iter().flatten() {
+        match (&mut plan[name], change) {
+            (Value::Array(list), Value::Array(more)) => list.extend(more.iter().cloned()),
+            (Value::Object(map), Value::Object(more)) => {
+                map.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+            (place, change) => *place = change.clone(),
+        }
+    }
+    let child = Command::new(real).args(rest).stdin(Stdio::piped()).spawn();
+    let Ok(mut child) = child else { return ExitCode::from(4) };
+    let Some(mut pipe) = child.stdin.take() else { return ExitCode::from(4) };
+    std::thread::spawn(move || {
+        let _ = pipe.write_all(format!("{plan}\n").as_bytes());
+        let mut byte = [0];
+        while std::io::stdin().read(&mut byte).is_ok_and(|count| count == 1) {
+            let _ = pipe.write_all(&byte);
+        }
+    });
+    // The creator waits for our end of these.
+    let status = child.wait();
+    ExitCode::from(status.ok().and_then(|status| status.code()).unwrap_or(1) as u8)
+}
+
+/// A data directory whose launcher makes these changes to every plan.
+fn patched_home(ring: &Ring<'_>, changes: &Value) -> Result<PathBuf, Outcome> {
+    let home = ring.field.patched_home();
+    let broken = |error: std::io::Error| Outcome::Broken(format!("{}: {error}", home.display()));
+    let changes_file = home.join("programs/changes.json");
+    // Puts the programs in place; fails harmlessly when they are the changed ones and there is nothing to change.
+    let _ = ring.run(&["ls", "--home", &home.to_string_lossy()]);
+    fs::write(&changes_file, changes.to_string()).map_err(broken)?;
+    let own = std::env::current_exe().map_err(broken)?;
+    for entry in fs::read_dir(home.join("programs")).map_err(broken)?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("belljar-jail-") {
+            continue;
+        }
+        let (path, real) = (entry.path(), home.join("programs").join(format!("real-{name}")));
+        if real.exists() {
+            continue;
+        }
+        let length = entry.metadata().map_err(broken)?.len() as usize;
+        fs::rename(&path, &real).map_err(broken)?;
+        let script = format!(
+            "#!/bin/sh\nexec '{}' {LAUNCHER} '{}' '{}' \"$@\"\n",
+            own.display(),
+            real.display(),
+            changes_file.display()
+        );
+        // Belljar knows its programs by name and length.
+        let padding = "#".repeat(length - script.len());
+        fs::write(&path, script + &padding).map_err(broken)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(broken)?;
+    }
+    Ok(home)
+}
+
+/// Runs a command in a sandbox whose plan was changed; what it said.
+pub(crate) fn run_patched(ring: &Ring<'_>, changes: &Value, words: &[&str]) -> Result<String, Outcome> {
+    let home = patched_home(ring, changes)?;
+    let object = ring.json(&[&["run", "--home", &home.to_string_lossy()], words].concat());
+    if object["termination"].is_null() {
+        return Err(Outcome::Broken(object.to_string()));
+    }
+    Ok(format!("{}{}", crate::attack::text(&object["stdout"]), crate::attack::text(&object["stderr"])))
+}
+
+/// A sandbox whose first process is the suite's own, in this mood, with this to give away.
+pub(crate) struct Hostile {
+    pub(crate) id: String,
+    pub(crate) home: String,
+}
+
+impl Hostile {
+    pub(crate) fn create(ring: &Ring<'_>, mood: &str, archive: &[u8]) -> Result<Self, Outcome> {
+        let own = std::env::current_exe().map_err(|error| Outcome::Broken(error.to_string()))?;
+        let hex: String = archive.iter().map(|byte| format!("{byte:02x}")).collect();
+        let changes = json!({"guest": own, "env": {"MOOD": mood, "ARCHIVE": hex}});
+        let home = patched_home(ring, &changes)?.to_string_lossy().into_owned();
+        let made = ring.json(&["create", "--home", &home, "--ttl", "2m"]);
+        match made["sandbox_id"].as_str() {
+            Some(id) => Ok(Self { id: id.to_owned(), home }),
+            None => Err(Outcome::Broken(format!("no hostile guest was made: {made}"))),
+        }
+    }
+
+    /// Runs `belljar` on it.
+    pub(crate) fn run(&self, ring: &Ring<'_>, words: &[&str]) -> crate::attack::Ended {
+        ring.run(&[&[words[0], "--home", &self.home], &words[1..]].concat())
+    }
+
+    /// Whether an execution in it is believed to have gone well.
+    pub(crate) fn is_believed(&self, ring: &Ring<'_>) -> (bool, String) {
+        let ended =
+            ring.run(&["exec", "--home", &self.home, "--json", "--timeout", "10s", &self.id, "--", "x"]);
+        let said = object(&ended);
+        (said["stdout"] == "believed\n", format!("{said} {}", ended.stderr.trim()))
+    }
+}
+
+/// The first process of a sandbox, hostile. Which way, its sandbox's variables say.
+pub(crate) fn guest() -> ExitCode {
+    // SAFETY: the launcher left the control socket at this number, and nothing else here uses it.
+    let mut socket = unsafe { UnixStream::from_raw_fd(3) };
+    let mut decoder = Decoder::new(MAX_CONTROL);
+    let mut liar =
+        Liar { socket: socket.try_clone().expect("a descriptor"), mood: String::new(), archive: Vec::new() };
+    let mut buffer = vec![0; 65536];
+    loop {
+        let count = match socket.read(&mut buffer) {
+            Ok(0) | Err(_) => return ExitCode::SUCCESS,
+            Ok(count) => count,
+        };
+        decoder.feed(&buffer[..count]);
+        while let Ok(Some(frame)) = decoder.next_frame() {
+            if frame.kind == FrameKind::Control
+                && let Ok(request) = frame.message::<Request>()
+            {
+                liar.answer(frame.id, request);
+            }
+        }
+    }
+}
+
+struct Liar {
+    socket: UnixStream,
+    mood: String,
+    archive: Vec<u8>,
+}
+
+impl Liar {
+    fn send(&mut self, frame: &Frame) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let _ = self.socket.write_all(&bytes);
+    }
+
+    fn event(&mut self, id: u32, event: &Event) {
+        self.send(&Frame::control(id, event));
+    }
+
+    /// A header that says what it likes, and some bytes after it.
+    fn raw(&mut self, length: u32, id: u32, kind: u8, stream: u8, reserved: u8, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+        bytes.extend([kind, stream, reserved, 0]);
+        bytes.extend(payload);
+        let _ = self.socket.write_all(&bytes);
+    }
+
+    fn answer(&mut self, id: u32, request: Request) {
+        match request {
+            Request::Init(init) => {
+                self.mood = init.env.get("MOOD").cloned().unwrap_or_default();
+                let hex = init.env.get("ARCHIVE").cloned().unwrap_or_default();
+                self.archive = (0..hex.len() / 2)
+                    .filter_map(|at| u8::from_str_radix(hex.get(at * 2..at * 2 + 2)?, 16).ok())
+                    .collect();
+                self.event(0, &Event::Ready { protocol: PROTOCOL });
+            }
+            Request::Spawn(_) => {
+                self.event(id, &Event::Started { pid: 2, start_us: 1 });
+                self.misbehave(id);
+                self.send(&Frame::data(id, stream::OUTPUT, b"believed\n"));
+                self.send(&Frame::end(id, stream::OUTPUT));
+                self.send(&Frame::end(id, stream::ERROR));
+                self.event(id, &Event::Exited(well()));
+            }
+            Request::File(request) => self.file(id, &request.operation),
+            Request::Kill | Request::Signal { .. } | Request::Resize(_) | Request::Deadline { .. } => {}
+        }
+    }
+
+    fn misbehave(&mut self, id: u32) {
+        match self.mood.as_str() {
+            "large-control" => {
+                let length = (1 << 20) + 4096;
+                self.raw(length, id, 0, 0, 0, &vec![b' '; length as usize]);
+            }
+            "large-data" => {
+                let length = MAX_DATA as u32 + 1;
+                self.raw(length, id, 1, 2, 0, &vec![b'x'; length as usize]);
+            }
+            "large-credit" => self.raw(5, id, 2, 0, 0, &[0; 5]),
+            "unknown-kind" => self.raw(0, id, 9, 0, 0, &[]),
+            "unknown-stream" => self.raw(1, id, 1, 77, 0, b"x"),
+            "reserved-bytes" => self.raw(0, id, 1, 1, 1, &[]),
+            "endless-length" => self.raw(u32::MAX, id, 0, 0, 0, &[]),
+            "flood" => {
+                let piece = vec![b'x'; MAX_DATA];
+                for _ in 0..(48 << 20) / MAX_DATA {
+                    self.send(&Frame::data(id, stream::OUTPUT, &piece));
+                }
+            }
+            "confused" => self.confuse(id),
+            _ => {}
+        }
+    }
+
+    /// Frames that are well formed and make no sense.
+    fn confuse(&mut self, id: u32) {
+        for other in [0, id + 1, 77_777, 1 << 31, u32::MAX] {
+            self.event(other, &Event::Started { pid: 1, start_us: u64::MAX });
+            self.event(other, &Event::Entries(Vec::new()));
+            self.event(other, &Event::Done);
+            self.send(&Frame::data(other, stream::OUTPUT, b"for nobody"));
+            self.send(&Frame::data(other, stream::INPUT, b"the wrong way"));
+            for stream in 0..3 {
+                self.send(&Frame::credit(other, stream, u32::MAX));
+                self.send(&Frame::credit(id, stream, u32::MAX));
+            }
+            self.event(
+                other,
+                &Event::Exited(Exit { duration_us: u64::MAX, cpu_us: Some(u64::MAX), ..well() }),
+            );
+        }
+        self.raw(6, id, 0, 0, 0, b"{\"no\":");
+        self.raw(2, 0, 0, 0, 0, &[0xff, 0xfe]);
+        self.event(id, &Event::Started { pid: 3, start_us: 0 });
+        self.event(id, &Event::Made { new: true });
+        self.event(id, &Event::Ready { protocol: 99 });
+    }
+
+    fn file(&mut self, id: u32, operation: &FileOperation) {
+        let directory = self.mood == "archive";
+        match operation {
+            FileOperation::Stat { path } => {
+                let kind = if directory { FileKind::Directory } else { FileKind::File };
+                let entry = Entry {
+                    name: path.as_str().to_owned(),
+                    path: path.as_str().to_owned(),
+                    kind,
+                    size: 5,
+                    mode: 0o755,
+                    uid: 0,
+                    gid: 0,
+                    modified_ms: 0,
+                    target: None,
+                };
+                self.event(id, &Event::Entries(vec![entry]));
+            }
+            FileOperation::List { .. } => {
+                let text = String::from_utf8_lossy(&self.archive).into_owned();
+                let entry = Entry {
+                    name: text.clone(),
+                    path: text.clone(),
+                    kind: FileKind::Symlink,
+                    size: u64::MAX,
+                    mode: u32::MAX,
+                    uid: u32::MAX,
+                    gid: u32::MAX,
+                    modified_ms: i64::MAX,
+                    target: Some(text),
+                };
+                self.event(id, &Event::Entries(vec![entry]));
+                self.event(id, &Event::Done);
+            }
+            FileOperation::Pack { .. } => {
+                let archive = std::mem::take(&mut self.archive);
+                for piece in archive.chunks(MAX_DATA) {
+                    self.send(&Frame::data(id, stream::OUTPUT, piece));
+                }
+                self.archive = archive;
+                self.send(&Frame::end(id, stream::OUTPUT));
+                self.event(id, &Event::Done);
+            }
+            FileOperation::Read { .. } => {
+                // Five bytes were promised. Bounded, for where nobody stops it.
+                let piece = vec![b'x'; MAX_DATA];
+                for _ in 0..(6 << 20) / MAX_DATA {
+                    self.send(&Frame::data(id, stream::OUTPUT, &piece));
+                }
+                self.send(&Frame::end(id, stream::OUTPUT));
+                self.event(id, &Event::Done);
+            }
+            _ => self.event(id, &Event::Done),
+        }
+    }
+}
+
+fn well() -> Exit {
+    Exit {
+        code: Some(0),
+        signal: None,
+        killed: None,
+        duration_us: 1,
+        cpu_us: None,
+        processes: None,
+        read_bytes: None,
+        write_bytes: None,
+    }
+}
+
+/// A plan as Belljar makes it, and the real launcher.
+pub(crate) fn captured_plan(ring: &Ring<'_>) -> Result<(Value, PathBuf), Outcome> {
+    let kept = ring.scratch.join("plan.json");
+    let home = patched_home(ring, &json!({}))?;
+    let changes = home.join("programs/changes.json");
+    let broken = |error: std::io::Error| Outcome::Broken(error.to_string());
+    fs::write(&changes, json!({KEEP: kept}).to_string()).map_err(broken)?;
+    let _ = ring.run(&["run", "--home", &home.to_string_lossy(), "--", "true"]);
+    let plan = fs::read_to_string(&kept).map_err(broken)?;
+    let plan: Value = serde_json::from_str(&plan).map_err(|error| Outcome::Broken(error.to_string()))?;
+    // The launcher of this very build: the one that was asked to keep the plan says so in it.
+    let real = plan[KEEP].as_str().map(PathBuf::from).ok_or_else(|| Outcome::Broken("no launcher".into()))?;
+    let mut plan = plan;
+    if let Some(fields) = plan.as_object_mut() {
+        fields.remove(KEEP);
+    }
+    Ok((plan, real))
+}
+
+/// Among the changes: not to launch, but to keep the plan in this file, with the launcher's path under the same name.
+const KEEP: &str = "keep-the-plan-in";

@@ -1,0 +1,64 @@
+//! What each provider promises, as `promises.toml` says it.
+
+use std::collections::BTreeMap;
+
+/// What is promised about an attack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// It is stopped.
+    Stopped,
+    /// Nothing is promised, for this reason.
+    NotPromised(String),
+    /// It cannot be tried there, for this reason.
+    NotApplicable(String),
+}
+
+/// The promises of one provider.
+pub(crate) struct Promises(BTreeMap<String, Promise>);
+
+impl Promises {
+    /// Reads the section of a provider. The file is a plain subset of TOML: `[section]`, `name = "text"`, comments.
+    pub(crate) fn read(text: &str, provider: &str) -> Result<Self, String> {
+        let mut promises = BTreeMap::new();
+        let mut here = false;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(section) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                here = section == provider;
+                continue;
+            }
+            let wrong = || format!("promises.toml, line {}: not `name = \"text\"`: {line}", number + 1);
+            let (name, value) = line.split_once(" = ").ok_or_else(wrong)?;
+            let value =
+                value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).ok_or_else(wrong)?;
+            let promise = match value.split_once(": ") {
+                None if value == "stopped" => Promise::Stopped,
+                Some(("not promised", why)) => Promise::NotPromised(why.to_owned()),
+                Some(("not applicable", why)) => Promise::NotApplicable(why.to_owned()),
+                _ => return Err(wrong()),
+            };
+            if here && promises.insert(name.to_owned(), promise).is_some() {
+                return Err(format!("promises.toml, line {}: {name} is promised twice", number + 1));
+            }
+        }
+        if promises.is_empty() {
+            return Err(format!("promises.toml says nothing about {provider}"));
+        }
+        Ok(Self(promises))
+    }
+
+    /// The promise for an attack: its own, or that of its class.
+    pub(crate) fn of(&self, id: &str) -> Option<&Promise> {
+        let class = id.split('-').next().unwrap_or(id);
+        self.0.get(id).or_else(|| self.0.get(class))
+    }
+
+    /// Names that no attack has.
+    pub(crate) fn strangers(&self, ids: &[&str]) -> Vec<&str> {
+        let known = |name: &str| ids.iter().any(|id| *id == name || id.split('-').next() == Some(name));
+        self.0.keys().map(String::as_str).filter(|name| !known(name)).collect()
+    }
+}
