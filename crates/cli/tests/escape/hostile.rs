@@ -2,17 +2,22 @@
 //! are changed on the way.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::fd::FromRawFd;
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use belljar_core::wire::{
     Decoder, Event, Exit, FileOperation, Frame, FrameKind, MAX_CONTROL, MAX_DATA, PROTOCOL, Request, stream,
 };
 use belljar_core::{Entry, FileKind};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use serde_json::{Value, json};
 
 use crate::attack::{Outcome, Ring, object};
@@ -20,26 +25,48 @@ use crate::attack::{Outcome, Ring, object};
 /// The word that makes this program a launcher: then the real launcher, the file with changes, and its words.
 pub(crate) const LAUNCHER: &str = "--as-launcher";
 
-/// Passes a plan on with changes, and then everything else as it is.
+/// Stands between Belljar and its nursery: every plan is passed on with changes, and everything else as it is.
 pub(crate) fn launcher(words: &[String]) -> ExitCode {
     let [real, changes, rest @ ..] = words else { return ExitCode::from(2) };
+    if rest.first().is_none_or(|word| word != "nursery") {
+        let status = Command::new(real).args(rest).status();
+        return ExitCode::from(status.ok().and_then(|status| status.code()).unwrap_or(1) as u8);
+    }
+    let Ok(nursery) = Nursery::start(Path::new(real)) else { return ExitCode::from(4) };
+    // SAFETY: standard input is the creator's socket, and open for as long as this process lives.
+    let creator = unsafe { BorrowedFd::borrow_raw(0) };
+    let mut relays = Vec::new();
+    while let Ok(Some((creator, log))) = receive(creator) {
+        let (creator, changes, real) = (UnixStream::from(creator), changes.clone(), real.clone());
+        let Ok((ours, theirs)) = UnixStream::pair() else { continue };
+        let Some(plan) = changed_plan(&creator, &changes, &real) else { continue };
+        if nursery.order(&theirs, &log).is_err() {
+            continue;
+        }
+        drop(theirs);
+        relays.push(relay(creator, ours, plan));
+    }
+    // Launchers live on, and so does what stands before them.
+    drop(nursery);
+    for relay in relays {
+        let _ = relay.join();
+    }
+    ExitCode::SUCCESS
+}
+
+/// The plan that comes from there, with the changes; `None` if it was only to be kept.
+fn changed_plan(mut creator: &UnixStream, changes: &str, real: &str) -> Option<String> {
     let mut line = Vec::new();
     let mut byte = [0];
-    let mut input = std::io::stdin();
-    while !line.ends_with(b"\n") && input.read(&mut byte).is_ok_and(|count| count == 1) {
+    while !line.ends_with(b"\n") && creator.read(&mut byte).is_ok_and(|count| count == 1) {
         line.push(byte[0]);
     }
-    let (Ok(mut plan), Ok(changes)) = (
-        serde_json::from_slice::<Value>(&line),
-        fs::read_to_string(changes).map(|text| serde_json::from_str::<Value>(&text)),
-    ) else {
-        return ExitCode::from(3);
-    };
-    let changes = changes.unwrap_or_default();
+    let mut plan: Value = serde_json::from_slice(&line).ok()?;
+    let changes: Value = serde_json::from_str(&fs::read_to_string(changes).ok()?).ok()?;
     if let Some(file) = changes[KEEP].as_str() {
         plan[KEEP] = json!(real);
         let _ = fs::write(file, plan.to_string());
-        return ExitCode::from(5);
+        return None;
     }
     for (name, change) in changes.as_object().into_iter().flatten() {
         match (&mut plan[name], change) {
@@ -50,19 +77,69 @@ pub(crate) fn launcher(words: &[String]) -> ExitCode {
             (place, change) => *place = change.clone(),
         }
     }
-    let child = Command::new(real).args(rest).stdin(Stdio::piped()).spawn();
-    let Ok(mut child) = child else { return ExitCode::from(4) };
-    let Some(mut pipe) = child.stdin.take() else { return ExitCode::from(4) };
+    Some(format!("{plan}\n"))
+}
+
+/// Passes on in both directions until the launcher closes its end.
+fn relay(creator: UnixStream, launcher: UnixStream, plan: String) -> std::thread::JoinHandle<()> {
+    let (from, to) =
+        (creator.try_clone().expect("a descriptor"), launcher.try_clone().expect("a descriptor"));
     std::thread::spawn(move || {
-        let _ = pipe.write_all(format!("{plan}\n").as_bytes());
-        let mut byte = [0];
-        while std::io::stdin().read(&mut byte).is_ok_and(|count| count == 1) {
-            let _ = pipe.write_all(&byte);
-        }
+        let _ = (&to).write_all(plan.as_bytes());
+        let _ = std::io::copy(&mut &from, &mut &to);
+        let _ = to.shutdown(std::net::Shutdown::Write);
     });
-    // The creator waits for our end of these.
-    let status = child.wait();
-    ExitCode::from(status.ok().and_then(|status| status.code()).unwrap_or(1) as u8)
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut &launcher, &mut &creator);
+        let _ = creator.shutdown(std::net::Shutdown::Both);
+    })
+}
+
+/// A nursery of the suite's own.
+pub(crate) struct Nursery {
+    socket: UnixStream,
+    _child: std::process::Child,
+}
+
+impl Nursery {
+    pub(crate) fn start(program: &Path) -> std::io::Result<Self> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let child = Command::new(program)
+            .arg("nursery")
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { socket, _child: child })
+    }
+
+    /// Has a launcher forked for whoever is at the other end.
+    pub(crate) fn order(&self, launcher: impl AsFd, log: impl AsFd) -> std::io::Result<()> {
+        let descriptors = [launcher.as_fd(), log.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(&self.socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+/// The next order of a creator: a socket and a log.
+fn receive(creator: BorrowedFd<'_>) -> std::io::Result<Option<(OwnedFd, OwnedFd)>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(creator, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let mut descriptors = descriptors.flatten();
+    match (received.bytes, descriptors.next(), descriptors.next()) {
+        (1.., Some(creator), Some(log)) => Ok(Some((creator, log))),
+        _ => Ok(None),
+    }
 }
 
 /// A data directory whose launcher makes these changes to every plan.

@@ -65,7 +65,7 @@ fn suite(chosen: &[&str]) -> Result<(), String> {
     let begun = Instant::now();
     let root = rustix::process::geteuid().is_root();
     let may = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
-    if !root && !may("BELLJAR_ESCAPE_ROOTLESS") {
+    if !root && !may("BELLJAR_ESCAPE_ROOTLESS") && !may("BELLJAR_TEST_ROOTLESS") {
         if may("BELLJAR_ALLOW_UNPRIVILEGED_TESTS") {
             println!("SKIPPED: the escape suite needs root, or BELLJAR_ESCAPE_ROOTLESS=1 to be held to less");
             return Ok(());

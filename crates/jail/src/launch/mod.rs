@@ -241,9 +241,9 @@ impl Launch {
         let control = |source| LaunchError::Channel { what: "the control socket", source };
         release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())).map_err(control)?;
         drop(release_write);
-        let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
         // Not before: it may be more than the socket holds, and somebody has to be on the way to read it.
         let told = write_all(&self.host_end, &bytes);
+        let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {

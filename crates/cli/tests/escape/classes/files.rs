@@ -2,8 +2,8 @@
 
 use belljar_core::Wall::{
     BoundingSet, Capabilities, DescriptorsClosed, GuestFilter, HostTreeDetached, LandlockExecution,
-    LandlockSandbox, NoDev, NoNewPrivileges, NoSuid, NoSys, OwnDev, OwnLayer, OwnTerminals, ReadOnlyLayers,
-    Seccomp,
+    LandlockSandbox, NoDev, NoNewPrivileges, NoSuid, NoSys, OwnDev, OwnDevices, OwnLayer, OwnTerminals,
+    ReadOnlyLayers, Seccomp,
 };
 
 use crate::attack::{Attack, Control, Outcome, Ring, inside, outside};
@@ -71,6 +71,8 @@ if strange: won(strange)
 with open(C["victim"]["terminal"], "wb", buffering=0) as terminal: terminal.write(b"rm -rf\n")
 won("typed")
 "#),
+        outside("FS-device-lock", "hold a lock on a device that the host uses", &[OwnDevices], device_lock),
+        outside("FS-device-node-of-host", "have the host's own device nodes, and their times", &[OwnDevices], device_node),
         outside("FS-layer-write", "change a file of the host that a layer shows", &[OwnLayer, ReadOnlyLayers], layer_write),
         outside("FS-layer-append", "append to a file of the host through a hard link", &[OwnLayer, ReadOnlyLayers], layer_link),
         outside("FS-layer-mode", "change the mode of a file of the host that a layer shows", &[OwnLayer, ReadOnlyLayers], layer_mode),
@@ -233,4 +235,41 @@ fn layer_capabilities(ring: &Ring<'_>) -> Outcome {
     let prepare = "cp \"$(command -v cat)\" reader; chmod 755 reader; echo secret-of-root > secret; chmod 600 secret; \
         python3 -c \"import os; os.setxattr('reader', 'security.capability', bytes([1, 0, 0, 2, 2] + [0] * 15))\"";
     judge_said(with_layer(ring, "user", prepare, "/srv/reader /srv/secret"), "secret-of-root")
+}
+
+/// A lock that is held inside must not be seen outside.
+fn device_lock(ring: &Ring<'_>) -> Outcome {
+    use rustix::fs::{FlockOperation, flock};
+    let id = match ring.create(&[]) {
+        Ok(id) => id,
+        Err(outcome) => return outcome,
+    };
+    let hold = "import fcntl, time\nfile = open('/dev/full')\nfcntl.flock(file, fcntl.LOCK_EX)\nprint('held', flush=True)\n\
+        time.sleep(60)";
+    let exec = ring.json(&["exec", "-d", &id, "--", "python3", "-c", hold]);
+    let number = exec["exec"].to_string();
+    let held = crate::attack::within(std::time::Duration::from_secs(20), || {
+        ring.run(&["logs", &id, &number]).text().contains("held")
+    });
+    let Ok(device) = std::fs::File::open("/dev/full") else { return Outcome::Broken("no /dev/full".into()) };
+    match (held, flock(&device, FlockOperation::NonBlockingLockExclusive)) {
+        (false, _) => Outcome::Broken("the lock is not held inside".into()),
+        (true, Ok(())) => Outcome::Stopped("the host's device is free".into()),
+        (true, Err(error)) => Outcome::Won(format!("the host has to wait: {error}")),
+    }
+}
+
+/// Whoever has the node itself has its times and its locks.
+fn device_node(ring: &Ring<'_>) -> Outcome {
+    use std::os::unix::fs::MetadataExt;
+    let object = ring.json(&["run", "--", "stat", "-c", "%i %d", "/dev/full"]);
+    let said = crate::attack::text(&object["stdout"]);
+    let Ok(own) = std::fs::metadata("/dev/full") else { return Outcome::Broken("no /dev/full".into()) };
+    if said.trim().is_empty() {
+        return Outcome::Broken(object.to_string());
+    }
+    if said.trim() == format!("{} {}", own.ino(), own.dev()) {
+        return Outcome::Won("the sandbox has the host's own node".into());
+    }
+    Outcome::Stopped(said)
 }

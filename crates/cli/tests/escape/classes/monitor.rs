@@ -1,6 +1,6 @@
 //! MO: the monitor and the launcher, attacked by the guest, by other users, and by whoever took the monitor over.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use belljar_core::Wall::{FrameBounds, MonitorLandlock, MonitorPeers, MonitorUser
 use serde_json::{Value, json};
 
 use crate::attack::{Attack, Control, Outcome, Ring, finish, outside, within};
-use crate::hostile::Hostile;
+use crate::hostile::{Hostile, Nursery};
 use crate::possess::{Argument, Possessed};
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -399,30 +399,33 @@ fn launched(ring: &Ring<'_>, change: fn(&mut Value)) -> Outcome {
         Err(outcome) => return outcome,
     };
     change(&mut plan);
-    let Ok(mut child) = Command::new(launcher)
-        .arg("launch")
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-    else {
-        return Outcome::Broken("the launcher cannot be started".into());
+    let said = match launch(&launcher, &format!("{plan}\n")) {
+        Ok(said) => said,
+        Err(error) => return Outcome::Broken(error.to_string()),
     };
-    let Some(mut input) = child.stdin.take() else { return Outcome::Broken("no pipe".into()) };
-    let text = format!("{plan}\n");
-    // A sandbox that was made ends when the pipe closes.
-    let writer = std::thread::spawn(move || {
-        let _ = input.write_all(text.as_bytes());
-    });
-    let ended = crate::attack::wait(child, Duration::from_secs(30));
-    let _ = writer.join();
-    let said: String = ended.text().chars().take(300).collect();
     match (said.contains("\"ready\""), said.contains("\"failed\"")) {
         (true, _) => Outcome::Won(format!("it was built: {said}")),
         (false, true) => Outcome::Stopped(said),
-        (false, false) => Outcome::Broken(format!("{:?} {said} {}", ended.code, ended.stderr)),
+        (false, false) => Outcome::Broken(format!("it said {said:?}")),
     }
+}
+
+/// Gives a launcher this text and hears its answer. A sandbox that was made ends with the connection.
+fn launch(launcher: &Path, plan: &str) -> std::io::Result<String> {
+    let nursery = Nursery::start(launcher)?;
+    let (mut ours, theirs) = UnixStream::pair()?;
+    nursery.order(&theirs, std::fs::File::create("/dev/null")?)?;
+    drop(theirs);
+    ours.set_read_timeout(Some(Duration::from_secs(30)))?;
+    ours.set_write_timeout(Some(Duration::from_secs(5)))?;
+    // It may not read to the end of what is too long.
+    let _ = ours.write_all(plan.as_bytes());
+    let mut said = Vec::new();
+    let mut byte = [0];
+    while !said.ends_with(b"\n") && said.len() < 4096 && ours.read(&mut byte)? == 1 {
+        said.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&said).chars().take(300).collect())
 }
 
 /// A plan as Belljar makes it, for a directory of the attempt's own, and the launcher that it is for.

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::Wall::{
-    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, LockedMemory, MemoryLimit, MessageQueues, NiceLimit,
-    OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp, SharedMemoryBytes, SocketMemoryLimit,
-    SpoolBound, StackSize, TerminalCount,
+    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, LockedMemory, MemoryLimit, MessageQueues,
+    NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp, SharedMemoryBytes,
+    SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -163,6 +163,15 @@ won(os.sched_getscheduler(0))
 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 won(os.sched_getscheduler(0))
 "#).by_root().control(Control::Local),
+        inside(
+            "RS-netlink",
+            "have netlink sockets without a bound",
+            &[NetlinkCount],
+            r#"
+held = [socket.socket(16, socket.SOCK_RAW, 0) for _ in range(40)]
+won(len(held), "sockets")
+"#,
+        ),
         inside("RS-terminals", "use up the terminals", &[TerminalCount], r#"
 held = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(80)]
 won(len(held), "terminals")
