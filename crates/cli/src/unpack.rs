@@ -261,7 +261,7 @@ fn place<R: Read>(
             // Made writable to be written; what it is to be in the end is set by descriptor, and no more open than
             // the caller's umask left it.
             let settled = file.try_clone().map_err(|_| failed(Errno::MFILE))?;
-            let made = Mode::from_raw_mode(fs::fstat(&settled).map_err(failed)?.st_mode & 0o777);
+            let made = Mode::from_raw_mode(fs::fstat(&settled).map_err(failed)?.st_mode & permissions);
             fill(file, entry, limit).map_err(|trouble| match trouble {
                 Filling::Limit(error) => error.into(),
                 Filling::Reading(error) => broken(&error).into(),
