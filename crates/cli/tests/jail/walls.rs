@@ -439,6 +439,19 @@ fn there_is_no_capability_and_no_host_root() {
     let keepers = bell.keepers(&id);
     let monitor = fs::read_to_string(format!("/proc/{}/status", keepers.monitor)).unwrap();
     assert!(monitor.contains("CapEff:\t0000000000000000"), "{monitor}");
+    // It has a directory for its spools, counters to read, locks, and sockets; nothing else of the host's or the sandbox's.
+    let spool = bell.directory(&id).join("spool");
+    for entry in fs::read_dir(format!("/proc/{}/fd", keepers.monitor)).unwrap().flatten() {
+        let target = fs::read_link(entry.path()).unwrap();
+        let is_way_in = target.ends_with("tasks") || target.ends_with("cgroup.procs");
+        let is_counter = target.starts_with("/sys/fs/cgroup") && !target.is_dir() && !is_way_in;
+        let is_own = target == spool || target.starts_with(bell.directory(&id)) && target.is_file();
+        let is_disk = target.ends_with("stage/disk") || target == std::path::Path::new("/");
+        let is_lock = target.starts_with("/run/belljar/slots");
+        let unnamed = !target.starts_with("/");
+        let meant = is_counter || is_own || is_disk || is_lock || unnamed;
+        assert!(meant, "the monitor has {} open", target.display());
+    }
 }
 
 #[test]

@@ -232,8 +232,9 @@ impl Launch {
             }
             Forked::Parent { pid, pidfd } => (pid, pidfd),
         };
-        // With the child's end gone, its own end is noticed while we write to it.
-        drop((release_read, report_write, guest_end));
+        // With the child's end gone, its own end is noticed while we write to it; and what is the child's alone is not for
+        // the monitor to have, which is forked from here.
+        drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
         let child = Child::new(pid, Some(pidfd));
         let tree = self.furnish(pid)?;
         let mut bytes = Vec::new();
