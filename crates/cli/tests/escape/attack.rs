@@ -131,6 +131,10 @@ impl Attack {
         self
     }
 
+    pub(crate) fn is_by_root(&self) -> bool {
+        matches!(self.body, Body::Inside { user: "root", .. })
+    }
+
     /// Tries it in this ring.
     pub(crate) fn attempt(&self, ring: &Ring<'_>) -> Outcome {
         let outcome = match &self.body {
@@ -254,7 +258,9 @@ impl<'a> Ring<'a> {
             words.extend(options);
         }
         words.extend(["--", "python3", "-c", PRELUDE, &told]);
-        let object = self.json(&words);
+        let ended = self.run(&[&[words[0], "--json"], &words[1..]].concat());
+        let object = object(&ended);
+        self.sandboxes.borrow_mut().extend(object["sandbox_id"].as_str().map(str::to_owned));
         let said = format!("{}\n{}", text(&object["stdout"]), text(&object["stderr"]));
         if let Some(line) = said.lines().find_map(|line| line.strip_prefix(&mark)) {
             return Outcome::Won(line.trim().chars().take(200).collect());
@@ -271,7 +277,7 @@ impl<'a> Ring<'a> {
         if mortal && !termination.is_empty() && (termination != "exited" || object["exit_code"] != 1) {
             return Outcome::Stopped(format!("{termination} {last}"));
         }
-        Outcome::Broken(format!("it did not run to its end: {object}"))
+        Outcome::Broken(format!("it did not run to its end: {object} {:?} {}", ended.code, ended.stderr))
     }
 }
 
@@ -313,7 +319,7 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Ended {
             _ => std::thread::sleep(Duration::from_millis(2)),
         }
     };
-    let soon = Duration::from_secs(5);
+    let soon = Duration::from_secs(30);
     let stdout = stdout.recv_timeout(soon).unwrap_or_default();
     let stderr = String::from_utf8_lossy(&stderr.recv_timeout(soon).unwrap_or_default()).into_owned();
     Ended { code, stdout, stderr }

@@ -32,6 +32,10 @@ pub(crate) fn launcher(words: &[String]) -> ExitCode {
         let status = Command::new(real).args(rest).status();
         return ExitCode::from(status.ok().and_then(|status| status.code()).unwrap_or(1) as u8);
     }
+    // Whoever started Belljar waits for the end of its error output, and this process lives longer.
+    if let Ok(null) = fs::File::create("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
     let Ok(nursery) = Nursery::start(Path::new(real)) else { return ExitCode::from(4) };
     // SAFETY: standard input is the creator's socket, and open for as long as this process lives.
     let creator = unsafe { BorrowedFd::borrow_raw(0) };
@@ -109,6 +113,7 @@ impl Nursery {
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()?;
         Ok(Self { socket, _child: child })
     }

@@ -173,9 +173,15 @@ impl Trial {
             problems: Vec::new(),
         };
         let promise = self.promises.of(attack.id);
-        if let Some(Promise::NotApplicable(why)) = promise {
+        let rootless = !rustix::process::geteuid().is_root();
+        let untried = match promise {
+            Some(Promise::NotApplicable(why)) => Some(why.clone()),
+            _ if rootless && attack.is_by_root() => Some("there is no root inside".to_owned()),
+            _ => None,
+        };
+        if let Some(why) = untried {
             report.verdict = "not tried";
-            report.control = why.clone();
+            report.control = why;
             return report;
         }
         let outcome = attempt(attack, field, &[], Mode::Plain, &mut report.problems);

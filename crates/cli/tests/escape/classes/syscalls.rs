@@ -299,7 +299,8 @@ program = struct.pack("HBBI", 6, 0, 0, 0x7fff0000)
 held = ctypes.create_string_buffer(program)
 won("descriptor", call(317, 1, 8, struct.pack("HxxxxxxQ", 1, ctypes.addressof(held))))
 "#,
-        ),
+        )
+        .also(&[Seccomp]),
         inside(
             "SY-filter-old",
             "the same by the older call",
