@@ -211,6 +211,8 @@ pub struct Inside<'a> {
     pub control: BorrowedFd<'a>,
     /// Files through which it enters its cgroups.
     pub cgroup_tasks: &'a [File],
+    /// The file through which it goes on within its cgroup namespace, where that is necessary.
+    pub cgroup_onward: Option<&'a File>,
     /// Directories of its cgroups.
     pub cgroups: &'a [BorrowedFd<'a>],
     /// The compiled filter.
@@ -243,6 +245,15 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     for mut tasks in inside.cgroup_tasks {
         tasks.write_all(b"0").at(Step::Cgroups)?;
     }
+    if let Some(mut onward) = inside.cgroup_onward {
+        if Wall::CgroupNamespace.stands() {
+            // SAFETY: plain system call; the process is single-threaded.
+            check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }).at(Step::Namespaces)?;
+        }
+        onward.write_all(b"0").at(Step::Cgroups)?;
+        // The parent waits for this to set limits.
+        rustix::io::write(&release, &[0]).at(Step::Cgroups)?;
+    }
     // What needs neither ids nor files is done while the parent sees to those.
     if Wall::UtsNamespace.stands() {
         rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
@@ -266,7 +277,7 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
         rustix::process::fchdir(root).at(Step::FileSystem)?;
     }
     // SAFETY: plain system call; the process is single-threaded.
-    check(unsafe { libc::unshare(own_namespaces()) }).at(Step::Namespaces)?;
+    check(unsafe { libc::unshare(own_namespaces(inside)) }).at(Step::Namespaces)?;
     mounts::make_private().at(Step::Namespaces)?;
     if root.is_none() {
         mounts::assemble(inside.plan, Ownership::Own).at(Step::FileSystem)?;
@@ -284,8 +295,9 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
 }
 
 /// The namespaces that the child enters by itself.
-fn own_namespaces() -> libc::c_int {
-    libc::CLONE_NEWNS | if Wall::CgroupNamespace.stands() { libc::CLONE_NEWCGROUP } else { 0 }
+fn own_namespaces(inside: &Inside<'_>) -> libc::c_int {
+    let cgroup = Wall::CgroupNamespace.stands() && inside.cgroup_onward.is_none();
+    libc::CLONE_NEWNS | if cgroup { libc::CLONE_NEWCGROUP } else { 0 }
 }
 
 /// Waits for the parent. If it built the file system, its root comes along.

@@ -80,6 +80,8 @@ pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
     pub(super) version: Version,
     pub(super) controllers: Vec<Controller>,
+    /// Whether processes may be born or moved only within their cgroup namespace, as systemd mounts version two.
+    pub(super) nsdelegate: bool,
 }
 
 impl Hierarchy {
@@ -154,13 +156,18 @@ impl Layout {
             Some(mount)
                 if !Controller::REQUIRED.iter().any(|&controller| mounts.v1(controller).is_some()) =>
             {
-                Layout::choose_v2(mount, available, enabled)
+                Layout::choose_v2(mount, mounts.nsdelegate, available, enabled)
             }
             _ => Layout::choose_v1(mounts),
         }
     }
 
-    fn choose_v2(mount: PathBuf, available: &str, enabled: &str) -> Result<Layout, CgroupError> {
+    fn choose_v2(
+        mount: PathBuf,
+        nsdelegate: bool,
+        available: &str,
+        enabled: &str,
+    ) -> Result<Layout, CgroupError> {
         let names = |text: &str, controller: Controller| {
             text.split_whitespace().any(|word| word == controller.name())
         };
@@ -179,7 +186,7 @@ impl Layout {
         if names(enabled, Controller::Io) {
             controllers.push(Controller::Io);
         }
-        let hierarchies = vec![Hierarchy { mount, version: Version::Two, controllers }];
+        let hierarchies = vec![Hierarchy { mount, version: Version::Two, controllers, nsdelegate }];
         Ok(Layout { kind: Kind::V2, hierarchies })
     }
 
@@ -207,11 +214,13 @@ impl Layout {
                     mount: mount.into(),
                     version: Version::One,
                     controllers: vec![controller],
+                    nsdelegate: false,
                 }),
             }
         }
         if let Some(mount) = mounts.v2 {
-            hierarchies.insert(0, Hierarchy { mount, version: Version::Two, controllers: Vec::new() });
+            let (version, controllers, nsdelegate) = (Version::Two, Vec::new(), mounts.nsdelegate);
+            hierarchies.insert(0, Hierarchy { mount, version, controllers, nsdelegate });
         }
         Ok(Layout { kind, hierarchies })
     }
@@ -227,6 +236,8 @@ pub(super) fn enabling(controllers: &[Controller]) -> String {
 struct Mounts {
     v1: Vec<(PathBuf, Vec<String>)>,
     v2: Option<PathBuf>,
+    /// An option of the version-two one.
+    nsdelegate: bool,
 }
 
 impl Mounts {
@@ -240,7 +251,10 @@ impl Mounts {
             let mut fields = filesystem.split(' ');
             let (kind, options) = (fields.next(), fields.nth(1).unwrap_or_default());
             match kind {
-                Some("cgroup2") if mounts.v2.is_none() => mounts.v2 = Some(unescape(point)),
+                Some("cgroup2") if mounts.v2.is_none() => {
+                    mounts.v2 = Some(unescape(point));
+                    mounts.nsdelegate = options.split(',').any(|option| option == "nsdelegate");
+                }
                 Some("cgroup") => {
                     mounts.v1.push((unescape(point), options.split(',').map(String::from).collect()));
                 }
@@ -343,6 +357,22 @@ mod tests {
         let layout = layout(V2, "cpuset cpu io memory pids\n", "cpu io memory pids\n").unwrap();
         assert_eq!(layout.kind().to_string(), "v2");
         assert_eq!(summary(&layout), ["/sys/fs/cgroup +memory +pids +cpu +io"]);
+    }
+
+    #[test]
+    fn a_hierarchy_that_keeps_to_namespaces_is_known() {
+        let controllers = "cpu memory pids";
+        for (mountinfo, expected) in [
+            (V2.to_owned(), true),
+            (V2.replace("nsdelegate", "memory_recursiveprot"), false),
+            (V2.replace("rw,nsdelegate", "rw,nsdelegate,memory_recursiveprot"), true),
+            (HYBRID.to_owned(), true),
+            (HYBRID.replace(",nsdelegate", ""), false),
+        ] {
+            let layout = layout(&mountinfo, controllers, controllers).unwrap();
+            assert_eq!(layout.hierarchies[0].nsdelegate, expected, "{mountinfo}");
+            assert!(layout.hierarchies[1..].iter().all(|hierarchy| !hierarchy.nsdelegate));
+        }
     }
 
     #[test]

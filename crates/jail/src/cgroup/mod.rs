@@ -128,6 +128,8 @@ pub struct Entrance {
     pub birthplace: Option<OwnedFd>,
     /// Files of version one, to which the child writes `0` while it has a single thread.
     pub tasks: Vec<fs::File>,
+    /// A file of version two, to which the child writes `0` once it has its own cgroup namespace.
+    pub onward: Option<fs::File>,
 }
 
 /// The control groups of one sandbox. Dropping it leaves them in place.
@@ -142,6 +144,22 @@ impl Group {
     /// Makes the groups of slot `slot` with their limits; empty ones left by an earlier sandbox are replaced. The caller
     /// sees to it that no two sandboxes are made in one slot at a time. On error nothing is left behind.
     pub fn create(layout: &Layout, slot: u32, limits: &Limits) -> Result<Group, CgroupError> {
+        let group = Group::prepare(layout, slot, limits)?;
+        match group.settle(limits) {
+            Ok(()) => Ok(group),
+            Err(error) => {
+                let _ = group.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// The same for a child that enters by [`Group::entrance`]; [`Group::settle`] must follow, once it is in.
+    ///
+    /// A host may let processes be born only within the cgroup namespace of their parent. That of the guest must then
+    /// hold `guest` and `box`, so it is made in the group around both. But no process may be there once groups inside
+    /// have limits.
+    pub fn prepare(layout: &Layout, slot: u32, limits: &Limits) -> Result<Group, CgroupError> {
         let group = Group::named(layout, slot);
         if group.exists() {
             if group.is_populated()? {
@@ -157,6 +175,12 @@ impl Group {
                 Err(error)
             }
         }
+    }
+
+    /// Sets the limits that [`Group::prepare`] could not set yet. Until then nothing but the guest may run inside.
+    pub fn settle(&self, limits: &Limits) -> Result<(), CgroupError> {
+        let late = self.trees.iter().filter(|tree| tree.hierarchy().nsdelegate);
+        late.map(|tree| limit(tree, limits)).collect()
     }
 
     /// The groups of slot `slot`, or what there is of them; `None` if there is nothing.
@@ -186,8 +210,15 @@ impl Group {
     /// Opens the ways by which a child enters `guest` on its own. Moving a process by its number makes the kernel wait
     /// for all processors, which costs milliseconds; these do not.
     pub fn entrance(&self) -> Result<Entrance, CgroupError> {
-        let mut entrance = Entrance { birthplace: None, tasks: Vec::new() };
+        let mut entrance = Entrance { birthplace: None, tasks: Vec::new(), onward: None };
         for tree in &self.trees {
+            if tree.hierarchy().nsdelegate {
+                entrance.birthplace = Some(open(&tree.top())?);
+                let path = tree.guest().join("cgroup.procs");
+                let file = fs::OpenOptions::new().write(true).open(&path);
+                entrance.onward = Some(file.map_err(|source| CgroupError::Open { path, source })?);
+                continue;
+            }
             if tree.is_v2() {
                 entrance.birthplace = Some(open(&tree.guest())?);
                 continue;
@@ -358,14 +389,17 @@ fn build(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
         }
         _ => {}
     }
+    enable_in(tree, shared)?;
     make(tree.top())?;
-    if let Some((places, line)) = tree.is_v2().then(|| v2::enabled_in(tree)).flatten() {
-        for path in places {
-            write(&path, &line).map_err(|source| CgroupError::Enable { path, line: line.clone(), source })?;
-        }
-    }
     make(tree.guest())?;
     make(tree.executions())?;
+    if tree.hierarchy().nsdelegate { Ok(()) } else { limit(tree, limits) }
+}
+
+/// Hands the controllers down and sets the limits. Nobody is in the group around `guest` and `box`.
+fn limit(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
+    enable_in(tree, tree.top())?;
+    enable_in(tree, tree.executions())?;
     let settings = if tree.is_v2() { v2::settings(tree, limits) } else { v1::settings(tree, limits) };
     for tree::Setting { path, value, optional } in settings.into_iter().filter(tree::Setting::stands) {
         match write(&path, &value) {
@@ -376,6 +410,13 @@ fn build(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
         }
     }
     Ok(())
+}
+
+fn enable_in(tree: &Tree, group: PathBuf) -> Result<(), CgroupError> {
+    let Some((path, line)) = tree.is_v2().then(|| v2::enabled_in(tree, group)).flatten() else {
+        return Ok(());
+    };
+    write(&path, &line).map_err(|source| CgroupError::Enable { path, line, source })
 }
 
 fn make(path: PathBuf) -> Result<(), CgroupError> {

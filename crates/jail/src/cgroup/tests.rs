@@ -181,13 +181,20 @@ fn the_settings_of_a_pure_v2_host() {
         mount: "/cg".into(),
         version: Version::Two,
         controllers: vec![Controller::Memory, Controller::Pids, Controller::Cpu],
+        nsdelegate: true,
     };
     let tree = Tree::new(&hierarchy, 7);
-    let (places, line) = v2::enabled_in(&tree).unwrap();
-    assert_eq!(line, "+memory +pids +cpu");
+    let enabled = [tree.shared(), tree.top(), tree.executions()].map(|group| {
+        let (path, line) = v2::enabled_in(&tree, group).unwrap();
+        format!("{} = {line}", path.display())
+    });
     assert_eq!(
-        places.map(|place| place.display().to_string()),
-        ["/cg/belljar/cgroup.subtree_control", "/cg/belljar/7/cgroup.subtree_control"]
+        enabled,
+        [
+            "/cg/belljar/cgroup.subtree_control = +memory +pids +cpu",
+            "/cg/belljar/7/cgroup.subtree_control = +memory +pids +cpu",
+            "/cg/belljar/7/box/cgroup.subtree_control = +pids",
+        ]
     );
     let settings: Vec<_> = v2::settings(&tree, &LIMITS)
         .iter()

@@ -10,13 +10,12 @@ use super::{CPU_PERIOD_MICROS, GUEST_CPU_MICROS, GUEST_MEMORY, GUEST_PIDS, Limit
 /// More leaves than a sandbox has executions at a time; a bound on what a guest gone wrong can pile up.
 const MAX_LEAVES: u32 = 4096;
 
-/// Where controllers must be enabled before the groups below can have limits, outermost first, and what to write.
-pub(super) fn enabled_in(tree: &Tree) -> Option<([PathBuf; 2], String)> {
-    if tree.hierarchy().controllers.is_empty() {
-        return None;
-    }
-    let places = [tree.shared(), tree.top()].map(|group| group.join("cgroup.subtree_control"));
-    Some((places, enabling(&tree.hierarchy().controllers)))
+/// What to write where, so that the groups below this one have what they need.
+pub(super) fn enabled_in(tree: &Tree, group: PathBuf) -> Option<(PathBuf, String)> {
+    let ours = &tree.hierarchy().controllers;
+    // Executions have their limits together; of one alone the processes are counted.
+    let wanted = if group == tree.executions() { &[Controller::Pids][..] } else { ours };
+    (!ours.is_empty()).then(|| (group.join("cgroup.subtree_control"), enabling(wanted)))
 }
 
 pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {

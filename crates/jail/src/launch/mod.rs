@@ -186,12 +186,10 @@ impl Launch {
         let program = FILTER.get_or_init(|| seccomp::compile(Profile::default())).with_word(word);
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
         let mut entrance = None;
-        let mut probe = None;
         if let Some(Privileged { slot, group }) = &self.privileged {
             std::os::unix::fs::fchown(&self.spool, Some(slot.owner_id()), Some(slot.owner_id())).map_err(
                 |error| LaunchError::State { path: self.plan.state_dir.join(SPOOL_DIR), source: error },
             )?;
-            probe = Some(group.probe()?);
             group.delegate(slot.root_id(), slot.root_id())?;
             entrance = Some(group.entrance()?);
             join_dirs = group.join_dirs()?;
@@ -225,6 +223,7 @@ impl Launch {
                     guest: guest.as_fd(),
                     control: guest_end.as_fd(),
                     cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
+                    cgroup_onward: entrance.as_ref().and_then(|entrance| entrance.onward.as_ref()),
                     cgroups: &cgroups,
                     seccomp: &program,
                 };
@@ -237,6 +236,14 @@ impl Launch {
         drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
         let child = Child::new(pid, Some(pidfd));
         let tree = self.furnish(pid)?;
+        let mut probe = None;
+        if let Some(Privileged { group, .. }) = &self.privileged {
+            if entrance.as_ref().is_some_and(|entrance| entrance.onward.is_some()) {
+                await_entry(&release_write, &report_read)?;
+            }
+            group.settle(&limits(&self.plan))?;
+            probe = Some(group.probe()?);
+        }
         let mut bytes = Vec::new();
         Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
         let control = |source| LaunchError::Channel { what: "the control socket", source };
@@ -357,6 +364,25 @@ fn hold(lock: &File) -> rustix::io::Result<()> {
     Err(rustix::io::Errno::WOULDBLOCK)
 }
 
+/// Waits until the child is where no limit will be set; if it fails on the way, it says so on `report`.
+fn await_entry(child: &OwnedFd, report: &OwnedFd) -> Result<(), LaunchError> {
+    let channel = |source| LaunchError::Channel { what: "a socket", source };
+    match rustix::io::read(child, &mut [0; 1]) {
+        Ok(1..) => Ok(()),
+        Ok(_) => {
+            let mut said = [0; 4096];
+            let count = rustix::io::read(report, &mut said).map_err(|error| channel(error.into()))?;
+            let failure = Failure::parse(&said[..count]).map(LaunchError::Inside);
+            Err(failure.unwrap_or_else(|| channel(io::ErrorKind::UnexpectedEof.into())))
+        }
+        Err(error) => Err(channel(error.into())),
+    }
+}
+
+fn limits(plan: &Plan) -> cgroup::Limits {
+    cgroup::Limits { memory: plan.limits.memory.0, pids: plan.limits.pids, cpu_millis: plan.limits.cpus.0 }
+}
+
 fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
     let found;
     let layout = match KNOWN_LAYOUT.get() {
@@ -366,18 +392,17 @@ fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
             &found
         }
     };
-    let limits = cgroup::Limits {
-        memory: plan.limits.memory.0,
-        pids: plan.limits.pids,
-        cpu_millis: plan.limits.cpus.0,
-    };
-    let (slot, group) = slot::acquire(Path::new(slot::DIRECTORY), plan.id.as_str().as_bytes(), |slot| {
-        match Group::create(layout, slot.number(), &limits) {
+    let limits = limits(plan);
+    let (slot, group) =
+        slot::acquire(Path::new(slot::DIRECTORY), plan.id.as_str().as_bytes(), |slot| match Group::prepare(
+            layout,
+            slot.number(),
+            &limits,
+        ) {
             Ok(group) => Ok(Some(group)),
             Err(CgroupError::SlotBusy { .. }) => Ok(None),
             Err(error) => Err(LaunchError::from(error)),
-        }
-    })?;
+        })?;
     Ok(Privileged { slot, group })
 }
 
