@@ -61,3 +61,10 @@ pub fn not_promised_rootless(why: &str) -> bool {
     }
     rootless
 }
+
+/// Whether the test must be left out because the ordinary user does not have a program that root has.
+pub fn lacks_rootless(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|place| place.join(program).exists()));
+    is_rootless() && !found && not_promised_rootless(&format!("nothing less; but this user has no {program}"))
+}

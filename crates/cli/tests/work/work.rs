@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::{Host, not_promised_rootless, tool};
+use super::{Host, lacks_rootless, not_promised_rootless, tool};
 
 /// A wheel is a zip with three notes about itself; made by hand it needs no network and no build tools.
 const WHEEL: &str = r#"
@@ -36,6 +36,9 @@ fn c_is_compiled_with_make_and_runs() {
 
 #[test]
 fn a_cargo_project_is_built_tested_and_run() {
+    if lacks_rootless("cargo") {
+        return;
+    }
     let host = Host::new();
     host.file("double/Cargo.toml", "[package]\nname = \"double\"\nversion = \"0.1.0\"\nedition = \"2021\"\n");
     host.file(
@@ -51,6 +54,9 @@ fn a_cargo_project_is_built_tested_and_run() {
 
 #[test]
 fn node_runs_scripts_and_npm_runs_theirs() {
+    if lacks_rootless("npm") {
+        return;
+    }
     let host = Host::new();
     let script = host.file("sum.js", "console.log([1, 2, 39].reduce((a, b) => a + b));");
     assert_eq!(host.ok(&["run", &script]), "42\n");
@@ -66,6 +72,9 @@ fn node_runs_scripts_and_npm_runs_theirs() {
 
 #[test]
 fn npm_installs_a_tarball_that_was_brought_in() {
+    if lacks_rootless("npm") {
+        return;
+    }
     let host = Host::new();
     host.file("package/package.json", r#"{"name":"bell-triple","version":"1.0.0","main":"index.js"}"#);
     host.file("package/index.js", "module.exports = n => n * 3;");
