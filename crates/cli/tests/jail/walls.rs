@@ -301,7 +301,7 @@ print('finished')
         "find / -path /proc -prune -o -name '{name}' -print 2>/dev/null; for path in {home} /var/lib/belljar /run/belljar \
          /root/.ssh /root/.bash_history /root/.config /boot /sys /lost+found /var/log /dev/vda /dev/kmsg /dev/mem \
          /dev/kvm /dev/fuse /dev/loop0 /proc/kcore /proc/1/fd/0 /proc/1/mem /proc/1/environ; do \
-         head -c1 $path >/dev/null 2>&1 && echo read $path; ls $path/ 2>/dev/null; done; ls -A /home; echo finished"
+         [ \"$(head -c1 $path 2>/dev/null | wc -c)\" = 0 ] || echo read $path; ls $path/ 2>/dev/null; done; ls -A /home; echo finished"
     );
     let object = bell.shell(&id, &looks);
     assert_eq!(object["stdout"], "user\nfinished\n", "{object}");
@@ -500,7 +500,7 @@ print(os.path.exists('/sys'), os.path.exists('/proc/sys/kernel/core_pattern'))
     }
     for line in told.lines() {
         // What is not nodev shows devices that are meant to be there, and the null device in place of what is masked.
-        let device = line.starts_with("devtmpfs on ")
+        let device = line.contains(" type devtmpfs ")
             || line.starts_with("devpts on ")
             || line.contains(" on /dev type ")
             || line.starts_with("belljar on /proc/");

@@ -179,8 +179,8 @@ impl Group {
 
     /// Sets the limits that [`Group::prepare`] could not set yet. Until then nothing but the guest may run inside.
     pub fn settle(&self, limits: &Limits) -> Result<(), CgroupError> {
-        let late = self.trees.iter().filter(|tree| tree.hierarchy().nsdelegate);
-        late.map(|tree| limit(tree, limits)).collect()
+        let mut late = self.trees.iter().filter(|tree| tree.hierarchy().nsdelegate);
+        late.try_for_each(|tree| limit(tree, limits))
     }
 
     /// The groups of slot `slot`, or what there is of them; `None` if there is nothing.
