@@ -231,6 +231,7 @@ impl Launch {
             }
             Forked::Parent { pid, pidfd } => (pid, pidfd),
         };
+        let goes_on = entrance.as_ref().is_some_and(|entrance| entrance.onward.is_some());
         // With the child's end gone, its own end is noticed while we write to it; and what is the child's alone is not for
         // the monitor to have, which is forked from here.
         drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
@@ -238,7 +239,7 @@ impl Launch {
         let tree = self.furnish(pid)?;
         let mut probe = None;
         if let Some(Privileged { group, .. }) = &self.privileged {
-            if entrance.as_ref().is_some_and(|entrance| entrance.onward.is_some()) {
+            if goes_on {
                 await_entry(&release_write, &report_read)?;
             }
             group.settle(&limits(&self.plan))?;
