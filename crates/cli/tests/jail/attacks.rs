@@ -197,8 +197,12 @@ struct SmallDisk(std::path::PathBuf);
 impl SmallDisk {
     fn mount(place: std::path::PathBuf) -> Self {
         fs::create_dir(&place).unwrap();
-        let options = ["-t", "tmpfs", "-o", "size=24m,mode=0700", "belljar-test"];
-        assert!(std::process::Command::new("mount").args(options).arg(&place).status().unwrap().success());
+        // Not a tmpfs: before Linux 6.3 its files cannot be given to a sandbox.
+        let image = place.with_extension("image");
+        fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
+        let ran = |command: &mut std::process::Command| command.status().unwrap().success();
+        assert!(ran(std::process::Command::new("mkfs.ext4").args(["-q", "-m", "0", "-F"]).arg(&image)));
+        assert!(ran(std::process::Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place)));
         Self(place)
     }
 }
