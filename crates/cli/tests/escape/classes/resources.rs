@@ -51,16 +51,19 @@ won(sum(os.fstat(file).st_size for file in held) >> 20, "MiB")
 resource.setrlimit(resource.RLIMIT_NOFILE, (4000, 4000))
 listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
 pairs, parked = [], 0
+# Where they are counted apart they have a bound of their own, below that of memory.
+apart = any(':memory:' in line for line in open('/proc/self/cgroup'))
+most = (40 if apart else 80) << 20
 try:
-    while parked < 80 << 20 and len(pairs) < 1500:
+    while parked < most and len(pairs) < 1500:
         one = socket.create_connection(listener.getsockname(), 5)
         one.setblocking(False)
         pairs.append((one, listener.accept()[0]))
         try:
-            while parked < 80 << 20: parked += one.send(bytes(65536))
+            while parked < most: parked += one.send(bytes(65536))
         except BlockingIOError: pass
 except OSError as error: print(error)
-if parked >= 80 << 20: won(parked >> 20, "MiB in", len(pairs), "sockets")
+if parked >= most: won(parked >> 20, "MiB in", len(pairs), "sockets")
 "#).with(&["--memory", "64m"]).mortal(),
         inside("RS-fork-bomb", "have more processes than granted", &[PidsLimit], r#"
 children = []
