@@ -15,6 +15,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<Part>,
 
+    /// Of the start times, measure only those of this contestant, by its key in the JSON; may be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) contestant: Vec<String>,
+
     /// How often each thing is measured; slow rivals are measured less often
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
@@ -75,6 +79,11 @@ impl Args {
     /// Whether a part is to be measured.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Whether a contestant's start times are to be measured.
+    pub(crate) fn wants_contestant(&self, key: &str) -> bool {
+        self.contestant.is_empty() || self.contestant.iter().any(|wanted| wanted == key)
     }
 
     /// The number of rounds: as typed, or one of these.

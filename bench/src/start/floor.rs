@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use super::Times;
 use crate::error::{BenchError, Result, at};
 
 /// A running floor launcher; it ends when its input does.
@@ -33,27 +34,30 @@ impl Floor {
     }
 
     /// From fork to reaped, with nothing around the program.
-    pub(super) fn bare(&mut self, argv: &[&str]) -> Result<Duration> {
+    pub(super) fn bare(&mut self, argv: &[&str]) -> Result<Times> {
         self.ask("bare", argv)
     }
 
-    /// From the first cgroup made to the last one removed.
-    pub(super) fn floor(&mut self, argv: &[&str]) -> Result<Duration> {
+    /// From the first cgroup made to the program reaped, and to the last cgroup removed.
+    pub(super) fn floor(&mut self, argv: &[&str]) -> Result<Times> {
         self.ask("floor", argv)
     }
 
-    fn ask(&mut self, kind: &str, argv: &[&str]) -> Result<Duration> {
+    fn ask(&mut self, kind: &str, argv: &[&str]) -> Result<Times> {
         let program = self.program.clone();
         if let Some(requests) = &mut self.requests {
             writeln!(requests, "{kind}\t{}", argv.join("\t")).map_err(at(&program))?;
         }
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(at(&program))?;
-        let removed = line.trim().split(' ').nth(1).and_then(|number| number.parse().ok());
-        removed.map(Duration::from_nanos).ok_or_else(|| BenchError::Failed {
-            program: program.display().to_string(),
-            why: "its last words are above".into(),
-        })
+        let mut numbers = line.trim().split(' ').map(|number| number.parse().map(Duration::from_nanos));
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(reaped)), Some(Ok(gone))) => Ok(Times { reaped, gone }),
+            _ => Err(BenchError::Failed {
+                program: program.display().to_string(),
+                why: "its last words are above".into(),
+            }),
+        }
     }
 }
 

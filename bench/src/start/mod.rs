@@ -1,4 +1,4 @@
-//! How long it takes to start a program behind walls, run it, and have everything gone again.
+//! How long it takes to start a program behind walls until it is reaped, and until everything is gone again.
 //!
 //! All contestants are measured in turn, round by round, so that whatever else the machine does hits all alike.
 
@@ -78,6 +78,22 @@ const CONTESTANTS: [(&str, &str, bool); 10] = [
 /// What the others are divided by.
 const REFERENCES: [(&str, &str); 3] = [("floor", "/floor"), ("bwrap", "/bwrap"), ("run", "/run")];
 
+/// How long one start took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Until the program was waited for and its result known.
+    reaped: Duration,
+    /// Until nothing of what was built around it was left.
+    gone: Duration,
+}
+
+impl Times {
+    /// A command that has ended leaves nothing to wait for.
+    fn of_command(time: Duration) -> Self {
+        Self { reaped: time, gone: time }
+    }
+}
+
 /// How one contestant starts a program.
 enum How<'a> {
     Bare,
@@ -92,10 +108,11 @@ struct Contestant<'a> {
     how: How<'a>,
     wanted: usize,
     samples: Samples,
+    until_gone: Samples,
 }
 
 impl Contestant<'_> {
-    async fn once(&mut self, floor: &mut Floor) -> Result<Duration> {
+    async fn once(&mut self, floor: &mut Floor) -> Result<Times> {
         match &mut self.how {
             How::Bare => floor.bare(self.program.argv()),
             How::Floor => floor.floor(self.program.argv()),
@@ -103,8 +120,9 @@ impl Contestant<'_> {
                 let start = Instant::now();
                 let sandbox = bell.create().await?;
                 bell::run(&*sandbox, ExecRequest::argv(self.program.argv().iter().copied())).await?;
+                let reaped = start.elapsed();
                 sandbox.cleanup().await?;
-                Ok(start.elapsed())
+                Ok(Times { reaped, gone: start.elapsed() })
             }
             How::Process(launch) => launch.once(self.program),
         }
@@ -116,9 +134,9 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &m
     let rounds = args.rounds_or(200, 60);
     let budget = Duration::from_secs(if args.quick { 4 } else { 12 });
     let mut floor = Floor::start(&beside("belljar-floor")?)?;
-    let rivals = rivals::prepare(scratch);
+    let rivals = rivals::prepare(scratch, |key| args.wants_contestant(key));
     let mut contestants = Vec::new();
-    for (key, _, _) in CONTESTANTS {
+    for (key, _, _) in CONTESTANTS.into_iter().filter(|(key, ..)| args.wants_contestant(key)) {
         for program in Program::ALL {
             let how = match key {
                 "bare" => Ok(How::Bare),
@@ -130,8 +148,9 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &m
             let place = format!("start.{}.{key}", program.key());
             match how {
                 Ok(how) => {
+                    let (samples, until_gone) = (Samples::default(), Samples::default());
                     let mut contestant =
-                        Contestant { key, program, how, wanted: rounds, samples: Samples::default() };
+                        Contestant { key, program, how, wanted: rounds, samples, until_gone };
                     match warm_up(&mut contestant, &mut floor, budget, rounds).await {
                         Ok(()) => contestants.push(contestant),
                         Err(error) => report.lacks(place, error.to_string()),
@@ -145,18 +164,20 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &m
         eprint!("\rstart: round {} of {rounds}", round + 1);
         for contestant in &mut contestants {
             if takes_part(round, rounds, contestant.wanted) {
-                let time = contestant.once(&mut floor).await?;
-                contestant.samples.push_time(time);
+                let times = contestant.once(&mut floor).await?;
+                contestant.samples.push_time(times.reaped);
+                contestant.until_gone.push_time(times.gone);
             }
         }
     }
     eprintln!();
     drop(rivals);
     for contestant in &contestants {
-        report.set_times(
-            &format!("start.{}.{}", contestant.program.key(), contestant.key),
-            &contestant.samples,
-        );
+        let place = format!("start.{}.{}", contestant.program.key(), contestant.key);
+        report.set_times(&place, &contestant.samples);
+        if let Some(median) = contestant.until_gone.median() {
+            report.set(format!("{place}.gone_ms"), median);
+        }
     }
     for program in Program::ALL {
         ratios(report, program);
@@ -175,7 +196,7 @@ async fn warm_up(
 ) -> Result<()> {
     let mut best = Duration::MAX;
     for _ in 0..3 {
-        best = best.min(contestant.once(floor).await?);
+        best = best.min(contestant.once(floor).await?.gone);
     }
     let affordable = budget.as_secs_f64() / best.as_secs_f64().max(1e-6);
     contestant.wanted = (affordable as usize).clamp(8, rounds.max(8));
@@ -195,17 +216,20 @@ fn ratios(report: &mut Report, program: Program) {
 }
 
 fn table(report: &Report, program: Program) -> Table {
-    let mut columns = vec!["what", "median ms", "p99 ms", "rounds"];
+    let mut columns = vec!["what", "median ms", "p99 ms", "rounds", "gone ms"];
     columns.extend(REFERENCES.map(|(_, heading)| heading));
-    let mut table = Table::new(&format!("Start, run and be gone: {}", program.title()), &columns);
+    let mut table = Table::new(&format!("Start, run and be reaped: {}", program.title()), &columns);
     for (key, label, _) in CONTESTANTS {
         let place = format!("start.{}.{key}", program.key());
         let get = |what: &str| report.get(&format!("{place}.{what}"));
+        if get("median_ms").is_none() && !report.not_available.contains_key(&place) {
+            continue;
+        }
         if report.not_available.contains_key(&place) {
             table.rows.push(vec![label.to_owned(), "not available".to_owned()]);
             continue;
         }
-        let mut numbers = vec![get("median_ms"), get("p99_ms"), get("rounds")];
+        let mut numbers = vec![get("median_ms"), get("p99_ms"), get("rounds"), get("gone_ms")];
         numbers.extend(REFERENCES.map(|(reference, _)| get(&format!("over_{reference}"))));
         print::row(&mut table, label, &numbers);
         if let (Some(row), Some(rounds)) = (table.rows.last_mut(), get("rounds")) {
@@ -213,6 +237,9 @@ fn table(report: &Report, program: Program) -> Table {
         }
     }
     table.notes.push("Interleaved; with fewer than a hundred rounds p99 is the slowest.".into());
+    table.notes.push(
+        "Times and ratios are until the program was reaped; gone is the median until nothing is left.".into(),
+    );
     table.notes.push(
         "runc, podman and docker run without a network and without a user namespace; runsc without cgroups."
             .into(),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Program;
+use super::{Program, Times};
 use crate::error::{BenchError, Result};
 
 /// Makes the command that starts a program for the nth time.
@@ -33,13 +33,13 @@ impl Launch {
     }
 
     /// Starts it and waits for its end, which must be a success.
-    pub(super) fn once(&mut self, program: Program) -> Result<Duration> {
+    pub(super) fn once(&mut self, program: Program) -> Result<Times> {
         self.count += 1;
         let mut command = (self.compose)(program, self.count);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         if self.count == 1 {
             // The first is a trial: its words say what is wrong.
-            return trial(command);
+            return trial(command).map(Times::of_command);
         }
         command.stderr(Stdio::null());
         let name = command.get_program().to_string_lossy().into_owned();
@@ -50,7 +50,7 @@ impl Launch {
             .map_err(|source| BenchError::Start { program: name.clone(), source })?;
         let time = start.elapsed();
         if status.success() {
-            Ok(time)
+            Ok(Times::of_command(time))
         } else {
             Err(BenchError::Failed { program: name, why: status.to_string() })
         }

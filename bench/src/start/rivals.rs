@@ -24,15 +24,28 @@ pub(super) struct Rivals {
 }
 
 /// Prepares all of them below `scratch`.
-pub(super) fn prepare(scratch: &Path) -> Rivals {
+pub(super) fn prepare(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Rivals {
     let scratch = scratch.join("rivals");
-    let image = fs::create_dir_all(&scratch).map_err(at(&scratch)).and_then(|()| Image::make(&scratch));
+    let asked = |keys: &[&str]| match keys.iter().any(|key| wanted(key)) {
+        true => Ok(()),
+        false => Err(BenchError::Invalid("nobody asked for it".into())),
+    };
+    let docker = &["docker_run", "docker_exec", "docker_runsc"];
+    let image = asked(&["runc", "podman"])
+        .or_else(|_| asked(docker))
+        .and_then(|()| fs::create_dir_all(&scratch).map_err(at(&scratch)))
+        .and_then(|()| Image::make(&scratch));
     let image = image.as_ref().map_err(ToString::to_string);
     let with_image = || image.clone().map_err(BenchError::Invalid);
     Rivals {
-        bundles: installed("runc").and_then(|()| Bundles::prepare(&scratch, with_image()?)),
-        podman: installed("podman").and_then(|()| Podman::prepare(&scratch, with_image()?)),
-        docker: installed("dockerd")
+        bundles: asked(&["runc"])
+            .and_then(|()| installed("runc"))
+            .and_then(|()| Bundles::prepare(&scratch, with_image()?)),
+        podman: asked(&["podman"])
+            .and_then(|()| installed("podman"))
+            .and_then(|()| Podman::prepare(&scratch, with_image()?)),
+        docker: asked(docker)
+            .and_then(|()| installed("dockerd"))
             .and_then(|()| installed("docker"))
             .and_then(|()| Docker::prepare(&scratch, with_image()?)),
     }

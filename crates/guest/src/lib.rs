@@ -31,16 +31,14 @@ mod start;
 mod step;
 mod worker;
 
-use std::process::ExitCode;
-
 use guest::Guest;
 
 /// The whole program, from the first descriptor to the exit status.
-pub fn main() -> ExitCode {
+pub fn main() -> u8 {
     #[cfg(feature = "ablation")]
     if let Err(error) = belljar_core::wall::ablation::read() {
         eprintln!("belljar-guest: {error}");
-        return ExitCode::from(2);
+        return 2;
     }
     let begun =
         start::prepare().and_then(|(connection, children, alarm)| Guest::greet(connection, children, alarm));
@@ -51,5 +49,5 @@ pub fn main() -> ExitCode {
     if end.status() != 0 {
         eprintln!("belljar-guest: {end}");
     }
-    ExitCode::from(end.status())
+    end.status()
 }

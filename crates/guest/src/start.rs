@@ -27,9 +27,8 @@ pub(crate) fn prepare() -> Result<(Connection, Children, Alarm), End> {
         }
         // It may lead a session already.
         libc::setsid();
-        // The runtime's handlers would let anyone inside interrupt the first process, which is otherwise immune.
-        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-        libc::signal(libc::SIGBUS, libc::SIG_DFL);
+        // A peer that goes away is an error like others.
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
     let failed = |step| {
         move |error: std::io::Error| {

@@ -20,7 +20,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::landlock::{self, Reach};
 use crate::mounts::{self, Ownership};
-use crate::namespaces::{become_root, check, loopback_up};
+use crate::namespaces::{self, become_root, check, loopback_up};
 use crate::plan::Plan;
 use crate::policy::{self, bits};
 use crate::seccomp::Program;
@@ -77,11 +77,10 @@ const MASKED_FILES: [&str; 27] = [
 const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "driver", "pressure", "scsi"];
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "tty"];
 
-/// Directories that root inside may write to.
-const ROOT_WRITABLE: [&str; 12] =
-    ["/bin", "/etc", "/home", "/lib", "/opt", "/root", "/run", "/sbin", "/srv", "/tmp", "/usr", "/var"];
 /// Directories that the default user may write to, as far as permissions go.
 const USER_WRITABLE: [&str; 8] = ["/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var"];
+/// Directories that only root inside may write to.
+const ROOT_WRITABLE: [&str; 6] = ["/bin", "/etc", "/lib", "/root", "/sbin", "/usr"];
 
 /// The step at which the child stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +92,7 @@ pub enum Step {
     Released,
     /// Becoming root of the user namespace.
     Identity,
-    /// Entering mount and cgroup namespaces.
+    /// Entering the other namespaces.
     Namespaces,
     /// Building the file system (rootless only; otherwise the parent did).
     FileSystem,
@@ -159,7 +158,7 @@ impl Step {
             Self::Cgroups => "cannot enter its cgroups",
             Self::Released => "the launcher went away",
             Self::Identity => "cannot become root of the user namespace",
-            Self::Namespaces => "cannot enter mount and cgroup namespaces",
+            Self::Namespaces => "cannot enter namespaces",
             Self::FileSystem => "cannot build the file system",
             Self::Proc => "cannot mount a fresh /proc",
             Self::Terminals => "cannot mount terminals (devpts)",
@@ -255,6 +254,7 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
         rustix::io::write(&release, &[0]).at(Step::Cgroups)?;
     }
     // What needs neither ids nor files is done while the parent sees to those.
+    namespaces::enter_namespaces().at(Step::Namespaces)?;
     if Wall::UtsNamespace.stands() {
         rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
     }
@@ -365,31 +365,49 @@ fn bound_socket_buffers() {
 }
 
 fn mask_proc() -> io::Result<()> {
-    let proc = Path::new("/proc");
-    let present = |names: &[&str]| -> Vec<PathBuf> {
-        names.iter().map(|name| proc.join(name)).filter(|path| path.exists()).collect()
-    };
-    let masked = |names| if Wall::ProcMasks.stands() { present(names) } else { Vec::new() };
-    for path in masked(&MASKED_FILES) {
-        mount_bind("/dev/null", &path)?;
+    if Wall::ProcMasks.stands() {
+        for name in MASKED_FILES {
+            if_there(mount_bind("/dev/null", in_proc(name)))?;
+        }
+        // One empty file system serves all, for each costs the kernel memory in every memory cgroup of the machine.
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        let mut empty = None;
+        for path in MASKED_DIRECTORIES.map(in_proc) {
+            let masked = match &empty {
+                Some(empty) => mount_bind(empty, &path),
+                None => mount("belljar", &path, "tmpfs", flags, c"size=0"),
+            };
+            if if_there(masked)? {
+                empty.get_or_insert(path);
+            }
+        }
     }
-    for path in masked(&MASKED_DIRECTORIES) {
-        mount(
-            "belljar",
-            &path,
-            "tmpfs",
-            MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
-            c"size=0",
-        )?;
-    }
-    let flags =
-        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let read_only = if Wall::ProcReadOnly.stands() { present(&READ_ONLY) } else { Vec::new() };
-    for path in read_only {
-        mount_bind(&path, &path)?;
-        mount_remount(&path, flags, c"")?;
+    if Wall::ProcReadOnly.stands() {
+        let flags = MountFlags::BIND
+            | MountFlags::RDONLY
+            | MountFlags::NOSUID
+            | MountFlags::NODEV
+            | MountFlags::NOEXEC;
+        for path in READ_ONLY.map(in_proc) {
+            if if_there(mount_bind(&path, &path))? {
+                mount_remount(&path, flags, c"")?;
+            }
+        }
     }
     Ok(())
+}
+
+fn in_proc(name: &str) -> PathBuf {
+    Path::new("/proc").join(name)
+}
+
+/// Whether there was something to mount on: kernels differ in what `/proc` has.
+fn if_there(mounted: rustix::io::Result<()>) -> io::Result<bool> {
+    match mounted {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Landlock rulesets, descriptors, capabilities, no_new_privs, Landlock, seccomp, exec; from here on nothing can be
@@ -452,26 +470,30 @@ impl Rules {
         if landlock::abi() < 1 {
             return Ok(None);
         }
-        let descriptor = |fd: RawFd| PathBuf::from(format!("/proc/self/fd/{fd}"));
-        let guest_program = descriptor(guest.as_raw_fd());
-        let cgroups: Vec<PathBuf> = inside.cgroups.iter().map(|fd| descriptor(fd.as_raw_fd())).collect();
-        let devices = [Path::new("/dev")];
-        let all = Path::new("/");
-        let root_writable: Vec<&Path> = ROOT_WRITABLE.iter().chain(&USER_WRITABLE).map(Path::new).collect();
-        let user_writable: Vec<&Path> = USER_WRITABLE.iter().map(Path::new).collect();
-        let mut guest_writable = root_writable.clone();
-        guest_writable.push(Path::new("/proc"));
-        guest_writable.extend(cgroups.iter().map(PathBuf::as_path));
+        let [all, devices, proc] = [["/"], ["/dev"], ["/proc"]].map(|path| landlock::places(&path));
+        let (all, devices, proc) = (all?, devices?, proc?);
+        let mut writable = landlock::places(&USER_WRITABLE)?;
+        let user =
+            landlock::ruleset(&borrowed(&all), &borrowed(&writable), &borrowed(&devices), Reach::Anywhere)?;
+        writable.extend(landlock::places(&ROOT_WRITABLE)?);
+        let root =
+            landlock::ruleset(&borrowed(&all), &borrowed(&writable), &borrowed(&devices), Reach::Anywhere)?;
+        writable.extend(proc);
+        let mut readable = borrowed(&all);
+        readable.push(guest.as_fd());
+        let mut writable = borrowed(&writable);
+        writable.extend(inside.cgroups);
+        let guest = landlock::ruleset(&readable, &writable, &borrowed(&devices), Reach::OwnDomain)?;
         Ok(Some(Self {
-            guest: lift(
-                landlock::ruleset(&[all, &guest_program], &guest_writable, &devices, Reach::OwnDomain)?
-                    .as_fd(),
-            )
-            .map_err(|source| landlock::LandlockError::Open { path: guest_program.clone(), source })?,
-            user: landlock::ruleset(&[all], &user_writable, &devices, Reach::Anywhere)?,
-            root: landlock::ruleset(&[all], &root_writable, &devices, Reach::Anywhere)?,
+            guest: lift(guest.as_fd()).map_err(landlock::LandlockError::Descriptor)?,
+            user,
+            root,
         }))
     }
+}
+
+fn borrowed(places: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    places.iter().map(AsFd::as_fd).collect()
 }
 
 /// A copy of a descriptor above every place that the guest's will take; closed when the guest starts.

@@ -4,11 +4,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
-    RulesetError, Scope,
+    ABI, Access, AccessFs, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::fs::{Mode, OFlags};
 
@@ -44,13 +43,11 @@ pub enum LandlockError {
         source: io::Error,
     },
     /// The kernel refused a rule.
-    #[error("cannot add a Landlock rule for {path}")]
-    AddRule {
-        /// The path.
-        path: PathBuf,
-        /// What was refused.
-        source: RulesetError,
-    },
+    #[error("cannot add a Landlock rule")]
+    AddRule(#[source] RulesetError),
+    /// A ruleset could not be put where it is wanted.
+    #[error("cannot copy a descriptor: {0}")]
+    Descriptor(io::Error),
 }
 
 /// The version of Landlock the kernel speaks; 0 when it has none.
@@ -67,14 +64,24 @@ pub fn abi() -> i32 {
     version.max(0) as i32
 }
 
+/// Opens what rules are to be about. Paths that do not exist are skipped.
+pub fn places(paths: &[&str]) -> Result<Vec<OwnedFd>, LandlockError> {
+    let open = |path: &&str| match rustix::fs::open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => Some(Ok(fd)),
+        Err(rustix::io::Errno::NOENT) => None,
+        Err(errno) => Some(Err(LandlockError::Open { path: path.into(), source: errno.into() })),
+    };
+    paths.iter().filter_map(open).collect()
+}
+
 /// Makes a ruleset that denies every handled file access except reading and executing below `read_only`, all but
 /// device nodes and device ioctls below `read_write`, and reading, writing and ioctls on `devices`.
 ///
-/// Paths that do not exist are skipped. Network access is not handled. The caller's own rights do not change.
+/// Network access is not handled. The caller's own rights do not change.
 pub fn ruleset(
-    read_only: &[&Path],
-    read_write: &[&Path],
-    devices: &[&Path],
+    read_only: &[BorrowedFd<'_>],
+    read_write: &[BorrowedFd<'_>],
+    devices: &[BorrowedFd<'_>],
     reach: Reach,
 ) -> Result<OwnedFd, LandlockError> {
     let all = AccessFs::from_all(NEWEST);
@@ -86,28 +93,13 @@ pub fn ruleset(
 
     let write = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let device = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev;
-    for (paths, access) in [(read_only, AccessFs::from_read(NEWEST)), (read_write, write), (devices, device)]
+    for (places, access) in [(read_only, AccessFs::from_read(NEWEST)), (read_write, write), (devices, device)]
     {
-        for path in paths {
-            rules = allow(rules, path, access)?;
+        for place in places {
+            rules = rules.add_rule(PathBeneath::new(place, access)).map_err(LandlockError::AddRule)?;
         }
     }
     Option::<OwnedFd>::from(rules).ok_or(LandlockError::Unsupported)
-}
-
-fn allow(
-    rules: RulesetCreated,
-    path: &Path,
-    access: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, LandlockError> {
-    let fd = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(fd) => fd,
-        Err(rustix::io::Errno::NOENT) => return Ok(rules),
-        Err(errno) => return Err(LandlockError::Open { path: path.into(), source: errno.into() }),
-    };
-    rules
-        .add_rule(PathBeneath::new(fd, access))
-        .map_err(|source| LandlockError::AddRule { path: path.into(), source })
 }
 
 /// Puts the calling thread, and all it will start, under a ruleset for good.
@@ -125,6 +117,7 @@ mod tests {
     use std::fs;
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
 
     use super::*;
 
@@ -185,14 +178,12 @@ mod tests {
             fs::create_dir(path(directory)).unwrap();
             fs::write(path(directory).join("file"), "x").unwrap();
         }
-        let missing = path("missing");
-        let rules = ruleset(
-            &[&path("library"), &missing],
-            &[&path("work")],
-            &[Path::new("/dev/null")],
-            Reach::OwnDomain,
-        )
-        .unwrap();
+        let open = |path: &Path| places(&[path.to_str().unwrap()]).unwrap();
+        assert!(open(&path("missing")).is_empty());
+        let (library, work, null) =
+            (open(&path("library")), open(&path("work")), open(Path::new("/dev/null")));
+        let rules =
+            ruleset(&[library[0].as_fd()], &[work[0].as_fd()], &[null[0].as_fd()], Reach::OwnDomain).unwrap();
 
         let opened = |name: &str, flags| in_confinement(&rules, &path(name), flags);
         assert_eq!(opened("library/file", libc::O_RDONLY), 0);
@@ -212,7 +203,8 @@ mod tests {
     #[test]
     fn device_nodes_cannot_be_made_in_writable_places() {
         let root = tempfile::tempdir().unwrap();
-        let rules = ruleset(&[], &[root.path()], &[], Reach::OwnDomain).unwrap();
+        let place = places(&[root.path().to_str().unwrap()]).unwrap();
+        let rules = ruleset(&[], &[place[0].as_fd()], &[], Reach::OwnDomain).unwrap();
         let make = |name: &str, mode| {
             let path = CString::new(root.path().join(name).as_os_str().as_bytes()).unwrap();
             wait(fork(|| {

@@ -16,6 +16,7 @@ mod namespaces;
 pub mod nursery;
 pub mod plan;
 mod policy;
+pub mod record;
 pub mod seccomp;
 pub mod slot;
 #[doc(hidden)]

@@ -26,21 +26,13 @@ pub enum Forked {
     },
 }
 
-/// Forks into new user, pid, network, ipc and uts namespaces (the mount and cgroup namespaces are entered later, by
-/// the child), and into a version-two cgroup if one is given. The calling process must be single-threaded: then the
-/// child may go on as after any fork.
+/// Forks into new user and pid namespaces (the others are entered by the child, while the parent goes on), and into a
+/// version-two cgroup if one is given. The calling process must be single-threaded: then the child may go on as after
+/// any fork.
 pub fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: i32 = -1;
-    let namespaces = [
-        (Wall::PidNamespace, libc::CLONE_NEWPID),
-        (Wall::NetNamespace, libc::CLONE_NEWNET),
-        (Wall::IpcNamespace, libc::CLONE_NEWIPC),
-        (Wall::UtsNamespace, libc::CLONE_NEWUTS),
-    ];
-    let flags = namespaces
-        .into_iter()
-        .filter(|(wall, _)| wall.stands())
-        .fold(libc::CLONE_NEWUSER | libc::CLONE_PIDFD, |flags, (_, flag)| flags | flag);
+    let flags =
+        libc::CLONE_NEWUSER | libc::CLONE_PIDFD | standing(&[(Wall::PidNamespace, libc::CLONE_NEWPID)]);
     // SAFETY: an all-zero clone_args is valid: no stack, no tls, nothing shared.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = flags as u64;
@@ -72,6 +64,21 @@ pub fn clone_as_owner(slot: &Slot, cgroup: Option<BorrowedFd<'_>>) -> io::Result
         set_effective(0)?;
     }
     forked
+}
+
+/// In the child: enters network, ipc and uts namespaces of its own.
+pub fn enter_namespaces() -> io::Result<()> {
+    let flags = standing(&[
+        (Wall::NetNamespace, libc::CLONE_NEWNET),
+        (Wall::IpcNamespace, libc::CLONE_NEWIPC),
+        (Wall::UtsNamespace, libc::CLONE_NEWUTS),
+    ]);
+    // SAFETY: plain system call; the process is single-threaded.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+fn standing(namespaces: &[(Wall, libc::c_int)]) -> libc::c_int {
+    namespaces.iter().filter(|(wall, _)| wall.stands()).fold(0, |flags, (_, flag)| flags | flag)
 }
 
 fn set_effective(id: u32) -> io::Result<()> {

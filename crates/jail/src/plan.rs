@@ -51,21 +51,8 @@ pub struct Layer {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// The guest runs and the monitor listens.
-    Ready(Ready),
+    /// The guest runs and the monitor listens; a [`Built`](crate::record::Built) says more.
+    Ready,
     /// Nothing was left behind.
     Failed(Error),
-}
-
-/// What was built.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
-    /// The guest's process number on the host, for people.
-    pub guest_pid: i32,
-    /// The monitor's process number on the host, for people.
-    pub monitor_pid: i32,
-    /// The block of ids and cgroups it uses; `None` when rootless.
-    pub slot: Option<u32>,
-    /// What this host could not give, in plain words.
-    pub losses: Vec<String>,
 }

@@ -1,9 +1,9 @@
 //! A sandbox's control groups: its share of memory, processes and processor time, and the switch that ends it.
 //!
-//! In each hierarchy the sandbox in slot `n` has the group `belljar/n` with two inside. PID 1 and its file workers
-//! live in `guest`; executions live in `box`, which has the limits. The group around both has slightly larger ones,
-//! so that running out of memory kills an execution and never PID 1. Where [`Group::leaf_dirs`] says so, the guest
-//! makes a group in `box` for each execution.
+//! In each hierarchy the sandbox in slot `n` has the group `belljar/n`. Inside it executions live in `box`, which has
+//! the limits. PID 1 and its file workers live in `guest` beside it or, in version one, right in `belljar/n`, which has
+//! slightly larger limits, so that running out of memory kills an execution and never PID 1. Where
+//! [`Group::leaf_dirs`] says so, the guest makes a group in `box` for each execution.
 //!
 //! Only `belljar` and what is below is ever written to.
 
@@ -144,8 +144,8 @@ impl Group {
     /// Makes the groups of slot `slot` with their limits; empty ones left by an earlier sandbox are replaced. The caller
     /// sees to it that no two sandboxes are made in one slot at a time. On error nothing is left behind.
     pub fn create(layout: &Layout, slot: u32, limits: &Limits) -> Result<Group, CgroupError> {
-        let group = Group::prepare(layout, slot, limits)?;
-        match group.settle(limits) {
+        let group = Group::prepare(layout, slot)?;
+        match group.bound(limits).and_then(|()| group.settle(limits)) {
             Ok(()) => Ok(group),
             Err(error) => {
                 let _ = group.remove();
@@ -154,12 +154,9 @@ impl Group {
         }
     }
 
-    /// The same for a child that enters by [`Group::entrance`]; [`Group::settle`] must follow, once it is in.
-    ///
-    /// A host may let processes be born only within the cgroup namespace of their parent. That of the guest must then
-    /// hold `guest` and `box`, so it is made in the group around both. But no process may be there once groups inside
-    /// have limits.
-    pub fn prepare(layout: &Layout, slot: u32, limits: &Limits) -> Result<Group, CgroupError> {
+    /// The same, still without limits: [`Group::bound`] must follow before a child enters by [`Group::entrance`], and
+    /// [`Group::settle`] once it is in.
+    pub fn prepare(layout: &Layout, slot: u32) -> Result<Group, CgroupError> {
         let group = Group::named(layout, slot);
         if group.exists() {
             if group.is_populated()? {
@@ -167,7 +164,7 @@ impl Group {
             }
             group.remove()?;
         }
-        match group.trees.iter().try_for_each(|tree| build(tree, limits)) {
+        match group.trees.iter().try_for_each(build) {
             Ok(()) => Ok(group),
             Err(error) => {
                 // The first error is the one worth telling; the reaper finds what this leaves.
@@ -177,7 +174,17 @@ impl Group {
         }
     }
 
-    /// Sets the limits that [`Group::prepare`] could not set yet. Until then nothing but the guest may run inside.
+    /// Sets the limits that can be set before the guest is inside.
+    pub fn bound(&self, limits: &Limits) -> Result<(), CgroupError> {
+        let mut early = self.trees.iter().filter(|tree| !tree.hierarchy().nsdelegate);
+        early.try_for_each(|tree| limit(tree, limits))
+    }
+
+    /// Sets all other limits. Until then nothing but the guest may run inside.
+    ///
+    /// A host may let processes be born only within the cgroup namespace of their parent. That of the guest must then
+    /// hold `guest` and `box`, so it is made in the group around both. But no process may be there once groups inside
+    /// have limits.
     pub fn settle(&self, limits: &Limits) -> Result<(), CgroupError> {
         let mut late = self.trees.iter().filter(|tree| tree.hierarchy().nsdelegate);
         late.try_for_each(|tree| limit(tree, limits))
@@ -381,7 +388,7 @@ impl Group {
     }
 }
 
-fn build(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
+fn build(tree: &Tree) -> Result<(), CgroupError> {
     let shared = tree.shared();
     match fs::create_dir(&shared) {
         Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
@@ -391,9 +398,10 @@ fn build(tree: &Tree, limits: &Limits) -> Result<(), CgroupError> {
     }
     enable_in(tree, shared)?;
     make(tree.top())?;
-    make(tree.guest())?;
-    make(tree.executions())?;
-    if tree.hierarchy().nsdelegate { Ok(()) } else { limit(tree, limits) }
+    if tree.guest() != tree.top() {
+        make(tree.guest())?;
+    }
+    make(tree.executions())
 }
 
 /// Hands the controllers down and sets the limits. Nobody is in the group around `guest` and `box`.

@@ -47,7 +47,7 @@ impl Setting {
     }
 }
 
-/// The groups `belljar/<slot>`, `belljar/<slot>/guest` and `belljar/<slot>/box` of one hierarchy.
+/// The groups `belljar/<slot>`, `belljar/<slot>/box` and perhaps `belljar/<slot>/guest` of one hierarchy.
 #[derive(Debug)]
 pub(super) struct Tree {
     hierarchy: Hierarchy,
@@ -80,8 +80,10 @@ impl Tree {
         self.shared().join(&self.slot)
     }
 
+    /// Where the guest is. Version one does not mind processes beside groups, and groups are dear: the kernel keeps
+    /// books in each memory group about every file system of the machine.
     pub(super) fn guest(&self) -> PathBuf {
-        self.top().join("guest")
+        if self.is_v2() { self.top().join("guest") } else { self.top() }
     }
 
     pub(super) fn executions(&self) -> PathBuf {

@@ -213,6 +213,7 @@ impl Inner {
             Forked::Parent { pid, .. } => pid,
             Forked::Child => leave(say, || {
                 drop(released);
+                namespaces::enter_namespaces().failing("create namespaces")?;
                 File::from(release).read_exact(&mut [0]).failing("be released")?;
                 if slot.is_some() {
                     namespaces::become_root().failing("become root of the user namespace")?;

@@ -92,7 +92,9 @@ fn landlock(abi: i32) -> Check {
 
 fn landlock_refuses(abi: i32) -> Proof {
     let (allowed, denied) = (Path::new("/usr"), Path::new("/etc"));
-    let rules = landlock::ruleset(&[allowed], &[], &[], Reach::OwnDomain).failing("make Landlock rules")?;
+    let place = fs::File::open(allowed).failing("open /usr")?;
+    let rules =
+        landlock::ruleset(&[place.as_fd()], &[], &[], Reach::OwnDomain).failing("make Landlock rules")?;
     fs::read_dir(denied).failing("open /etc before the rules apply")?;
     forbid_new_privileges()?;
     landlock::restrict_self(rules.as_fd()).failing("apply Landlock rules")?;

@@ -19,12 +19,13 @@ pub(super) fn init(
     plan: &Plan,
     deadline: Duration,
     privileged: bool,
-    leaves: impl Iterator<Item = bool>,
+    leaves: Vec<bool>,
     joins: usize,
     word: u64,
 ) -> wire::Init {
     let landlock = landlock::abi() >= 1;
     let leaf_dirs: Vec<wire::LeafDir> = leaves
+        .into_iter()
         .enumerate()
         .map(|(index, v2)| wire::LeafDir { fd: FIRST_CGROUP_FD + index as i32, v2 })
         .collect();

@@ -6,7 +6,7 @@ mod error;
 mod init;
 mod running;
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -34,7 +34,8 @@ use crate::log::note;
 use crate::monitor::{Monitor, confine};
 use crate::mounts::{self, Ownership, Tree};
 use crate::namespaces::{self, Forked, check, name_process};
-use crate::plan::{Plan, Ready, Report};
+use crate::plan::{Plan, Report};
+use crate::record::{BUILT_FILE, Built, ProcessMark};
 use crate::seccomp::{self, Profile};
 use crate::slot::{self, Slot};
 
@@ -65,8 +66,7 @@ pub fn run() -> i32 {
         // SAFETY: nothing of ours has been opened yet.
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     }
-    let launched = read_plan().and_then(|plan| Launch::prepare(plan)?.build());
-    match launched {
+    match launch() {
         Ok(running) => {
             // SAFETY: plain system call on a number.
             unsafe { libc::alarm(0) };
@@ -78,6 +78,18 @@ pub fn run() -> i32 {
             1
         }
     }
+}
+
+fn launch() -> Result<Running, LaunchError> {
+    // The sandbox does not share the fate of the terminal it was started from.
+    // SAFETY: plain system calls on numbers.
+    unsafe {
+        libc::setsid();
+        libc::umask(0o022);
+    }
+    // What needs no plan is made while our creator still writes it.
+    let privileged = if rustix::process::geteuid().is_root() { Some(Privileged::take()?) } else { None };
+    Launch::prepare(read_plan()?, privileged)?.build()
 }
 
 fn report(report: &Report) {
@@ -112,20 +124,45 @@ struct Launch {
     privileged: Option<Privileged>,
 }
 
-/// What only root of the host can give.
+/// What only root of the host can give. It is taken down when this is dropped, which forked processes never do.
 struct Privileged {
     slot: Slot,
     group: Group,
 }
 
-impl Launch {
-    fn prepare(plan: Plan) -> Result<Self, LaunchError> {
-        // The sandbox does not share the fate of the terminal it was started from.
-        // SAFETY: plain system calls on numbers.
-        unsafe {
-            libc::setsid();
-            libc::umask(0o022);
+impl Privileged {
+    fn take() -> Result<Self, LaunchError> {
+        let found;
+        let layout = match KNOWN_LAYOUT.get() {
+            Some(Ok(layout)) => layout,
+            _ => {
+                found = Layout::detect()?;
+                &found
+            }
+        };
+        let seed = random_word()?.to_ne_bytes();
+        let (slot, group) = slot::acquire(Path::new(slot::DIRECTORY), &seed, |slot| {
+            match Group::prepare(layout, slot.number()) {
+                Ok(group) => Ok(Some(group)),
+                Err(CgroupError::SlotBusy { .. }) => Ok(None),
+                Err(error) => Err(LaunchError::from(error)),
+            }
+        })?;
+        Ok(Self { slot, group })
+    }
+}
+
+impl Drop for Privileged {
+    fn drop(&mut self) {
+        let _ = self.group.kill();
+        if let Err(error) = self.group.remove() {
+            note(format_args!("cannot remove cgroups: {error}"));
         }
+    }
+}
+
+impl Launch {
+    fn prepare(plan: Plan, privileged: Option<Privileged>) -> Result<Self, LaunchError> {
         let dir = plan.state_dir.clone();
         let at = |name: &str| {
             let path = dir.join(name);
@@ -148,8 +185,9 @@ impl Launch {
         let listener = listen_in(&state)
             .map_err(|source| LaunchError::Channel { what: "the monitor's socket", source })?;
         let (host_end, guest_end) = stream_pair("the control socket")?;
-        // Last, because from here on there is something to take down.
-        let privileged = if rustix::process::geteuid().is_root() { Some(take_slot(&plan)?) } else { None };
+        if let Some(Privileged { group, .. }) = &privileged {
+            group.bound(&limits(&plan))?;
+        }
         let ttl = if Wall::TimeToLive.stands() { plan.ttl } else { SandboxSpec::MAX_TTL };
         let deadline = boottime().saturating_add(ttl);
         Ok(Self { plan, deadline, lock, spool, listener, host_end, guest_end: Some(guest_end), privileged })
@@ -160,13 +198,13 @@ impl Launch {
         let Self { plan, spool, lock, privileged, .. } = self;
         let running = Running { state_dir: plan.state_dir, spool, _lock: lock, privileged };
         match handed_over {
-            Ok(ready) => {
-                report(&Report::Ready(ready));
+            Ok(()) => {
+                report(&Report::Ready);
                 running.let_go_of_stage();
                 Ok(running)
             }
             Err(error) => {
-                running.remove_cgroups();
+                let _ = fs::remove_file(running.state_dir.join(BUILT_FILE));
                 Err(error)
             }
         }
@@ -174,7 +212,7 @@ impl Launch {
 
     /// Forks the child, gives it its ids, cgroups and file system, forks the monitor meanwhile, and sees the child become
     /// the guest.
-    fn try_build(&mut self) -> Result<Ready, LaunchError> {
+    fn try_build(&mut self) -> Result<(), LaunchError> {
         let Some(guest_end) = self.guest_end.take() else {
             return Err(LaunchError::InUse(self.plan.state_dir.clone()));
         };
@@ -197,9 +235,6 @@ impl Launch {
         }
         let cgroups: Vec<BorrowedFd<'_>> =
             leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
-        let leaves = leaf_dirs.iter().map(|leaf| leaf.v2);
-        let init = init(&self.plan, self.deadline, self.privileged.is_some(), leaves, join_dirs.len(), word);
-
         let (release_write, release_read) = stream_pair("a socket")?;
         let (report_read, report_write) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
         if self.privileged.is_some() {
@@ -231,40 +266,43 @@ impl Launch {
             }
             Forked::Parent { pid, pidfd } => (pid, pidfd),
         };
+        let (leaves, joins) = (leaf_dirs.iter().map(|leaf| leaf.v2).collect(), join_dirs.len());
         let goes_on = entrance.as_ref().is_some_and(|entrance| entrance.onward.is_some());
         // With the child's end gone, its own end is noticed while we write to it; and what is the child's alone is not for
         // the monitor to have, which is forked from here.
         drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
         let child = Child::new(pid, Some(pidfd));
         let tree = self.furnish(pid)?;
-        let mut probe = None;
         if let Some(Privileged { group, .. }) = &self.privileged {
             if goes_on {
                 await_entry(&release_write, &report_read)?;
             }
             group.settle(&limits(&self.plan))?;
-            probe = Some(group.probe()?);
         }
-        let mut bytes = Vec::new();
-        Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
         let control = |source| LaunchError::Channel { what: "the control socket", source };
         release(&release_write, tree.as_ref().map(|tree| tree.root.as_fd())).map_err(control)?;
         drop(release_write);
+        // The rest is done while the child puts up its walls.
+        let init = init(&self.plan, self.deadline, self.privileged.is_some(), leaves, joins, word);
+        let mut bytes = Vec::new();
+        Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
         // Not before: it may be more than the socket holds, and somebody has to be on the way to read it.
         let told = write_all(&self.host_end, &bytes);
+        let probe = self.privileged.as_ref().map(|privileged| privileged.group.probe()).transpose()?;
         let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
+        let slot = self.privileged.as_ref().map(|privileged| privileged.slot.number());
+        Built { slot, monitor: ProcessMark::of(monitor.pid), losses: self.losses() }
+            .write(&self.plan.state_dir)
+            .map_err(|source| LaunchError::State { path: self.plan.state_dir.join(BUILT_FILE), source })?;
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {
             return Err(LaunchError::Inside(failure));
         }
         told.map_err(control)?;
-        Ok(Ready {
-            guest_pid: child.keep(),
-            monitor_pid: monitor.keep(),
-            slot: self.privileged.as_ref().map(|privileged| privileged.slot.number()),
-            losses: self.losses(),
-        })
+        child.keep();
+        monitor.keep();
+        Ok(())
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -384,29 +422,6 @@ fn limits(plan: &Plan) -> cgroup::Limits {
     cgroup::Limits { memory: plan.limits.memory.0, pids: plan.limits.pids, cpu_millis: plan.limits.cpus.0 }
 }
 
-fn take_slot(plan: &Plan) -> Result<Privileged, LaunchError> {
-    let found;
-    let layout = match KNOWN_LAYOUT.get() {
-        Some(Ok(layout)) => layout,
-        _ => {
-            found = Layout::detect()?;
-            &found
-        }
-    };
-    let limits = limits(plan);
-    let (slot, group) =
-        slot::acquire(Path::new(slot::DIRECTORY), plan.id.as_str().as_bytes(), |slot| match Group::prepare(
-            layout,
-            slot.number(),
-            &limits,
-        ) {
-            Ok(group) => Ok(Some(group)),
-            Err(CgroupError::SlotBusy { .. }) => Ok(None),
-            Err(error) => Err(LaunchError::from(error)),
-        })?;
-    Ok(Privileged { slot, group })
-}
-
 /// A child that dies with its launch unless the launch succeeds.
 struct Child {
     pid: i32,
@@ -419,9 +434,8 @@ impl Child {
         Self { pid, pidfd, kept: false }
     }
 
-    fn keep(mut self) -> i32 {
+    fn keep(mut self) {
         self.kept = true;
-        self.pid
     }
 }
 

@@ -9,7 +9,6 @@ use rustix::process::{WaitOptions, wait};
 
 use super::Privileged;
 use crate::control::SOCKET_FILE;
-use crate::log::note;
 use crate::monitor::write_ended;
 
 /// A sandbox with its monitor.
@@ -23,9 +22,9 @@ pub(super) struct Running {
 impl Running {
     /// Waits for guest and monitor, and removes what only root can remove. Our end of the creator's socket stays open to
     /// the end of this process, after the lock is gone: so the creator hears that all is over.
-    pub(super) fn wait(self) {
+    pub(super) fn wait(mut self) {
         while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
-        self.remove_cgroups();
+        self.privileged = None;
         write_ended(&self.spool, SandboxState::Lost);
         let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
         let _ = fs::remove_dir(self.state_dir.join("stage"));
@@ -35,15 +34,6 @@ impl Running {
     pub(super) fn let_go_of_stage(&self) {
         if self.privileged.is_some() {
             let _ = rustix::mount::unmount(self.state_dir.join("stage"), rustix::mount::UnmountFlags::DETACH);
-        }
-    }
-
-    pub(super) fn remove_cgroups(&self) {
-        if let Some(Privileged { group, .. }) = &self.privileged {
-            let _ = group.kill();
-            if let Err(error) = group.remove() {
-                note(format_args!("cannot remove cgroups: {error}"));
-            }
         }
     }
 }

@@ -1,8 +1,7 @@
 //! What the monitor gives up before it hears anyone.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
 
 use belljar_core::Wall;
 
@@ -34,8 +33,8 @@ pub(crate) fn confine(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
     }
     if landlock::abi() >= 1 && Wall::MonitorLandlock.stands() {
-        let spool = PathBuf::from(format!("/proc/self/fd/{}", spool.as_raw_fd()));
-        let rules = landlock::ruleset(&[], &[&spool], &[], Reach::Anywhere).map_err(io::Error::other)?;
+        let rules =
+            landlock::ruleset(&[], &[spool.as_fd()], &[], Reach::Anywhere).map_err(io::Error::other)?;
         landlock::restrict_self(rules.as_fd())?;
     }
     Ok(())

@@ -21,14 +21,14 @@ use belljar_core::{
     Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
     SandboxInfo, SandboxSpec,
 };
-use belljar_jail::plan::{LIVE_ON, Layer, Plan, Ready, Report};
+use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use self::nursery::Nursery;
 use self::programs::Programs;
-use self::record::{BuiltRecord, Lease, ProcessMark, Remains, is_alive, remains};
+use self::record::{Lease, Remains, is_alive, remains};
 use self::sandbox::{Jailed, Tie, blocking, info};
 use crate::home::{Home, problem};
 use crate::template::{self, Template, TemplateError};
@@ -78,22 +78,25 @@ impl Jail {
         }
     }
 
-    /// Has a launcher forked and the plan carried out; answers our end of its socket.
-    async fn launch(&self, plan: &Plan) -> Result<(Ready, UnixStream)> {
-        let log_path = plan.state_dir.join("monitor.log");
+    /// Has a launcher forked, which waits for its plan; answers our end of its socket.
+    fn fork_launcher(&self, log_path: &Path) -> Result<UnixStream> {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .mode(0o600)
-            .open(&log_path)
-            .map_err(|error| problem(&log_path, &error))?;
-        let mut launcher = self.nursery.fork_launcher(&self.programs.jail, &log)?;
+            .open(log_path)
+            .map_err(|error| problem(log_path, &error))?;
+        self.nursery.fork_launcher(&self.programs.jail, &log)
+    }
+
+    /// Has the plan carried out.
+    async fn launch(&self, launcher: &mut UnixStream, plan: &Plan, log_path: &Path) -> Result<()> {
         let mut line = serde_json::to_vec(plan).unwrap_or_default();
         line.push(b'\n');
         let mut answer = Vec::new();
         let exchange = async {
             launcher.write_all(&line).await?;
-            BufReader::new((&mut launcher).take(MAX_REPORT)).read_until(b'\n', &mut answer).await
+            BufReader::new(launcher.take(MAX_REPORT)).read_until(b'\n', &mut answer).await
         };
         match tokio::time::timeout(LAUNCH_PATIENCE, exchange).await {
             Ok(Ok(_)) => {}
@@ -101,10 +104,10 @@ impl Jail {
             Err(_) => return Err(launcher_failed("it took longer than a minute")),
         }
         match serde_json::from_slice(&answer) {
-            Ok(Report::Ready(ready)) => Ok((ready, launcher)),
+            Ok(Report::Ready) => Ok(()),
             Ok(Report::Failed(error)) => Err(error),
             Err(_) => {
-                let log = fs::read_to_string(&log_path).unwrap_or_default();
+                let log = fs::read_to_string(log_path).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("it said nothing");
                 Err(launcher_failed(last))
             }
@@ -174,19 +177,18 @@ impl Provider for Jail {
         spec.check()?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
-        // It looks at the host while we look for the template.
-        self.nursery.wake(&self.programs.jail)?;
-        let (name, cache) = (spec.template.clone(), self.home.templates());
-        let template =
-            blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
-                .await?;
         let id = new_id()?;
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
-        let (ready, mut launcher) = self.launch(&self.plan(&id, &spec, template)).await?;
-        BuiltRecord { slot: ready.slot, monitor: ProcessMark::of(ready.monitor_pid), losses: ready.losses }
-            .write(&state_dir)?;
+        let log = state_dir.join("monitor.log");
+        // It begins while we look for the template.
+        let mut launcher = self.fork_launcher(&log)?;
+        let (name, cache) = (spec.template.clone(), self.home.templates());
+        let template =
+            blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
+                .await?;
+        self.launch(&mut launcher, &self.plan(&id, &spec, template), &log).await?;
         let tie = if spec.tied_to_creator {
             Some(Tie::new(launcher, held))
         } else {

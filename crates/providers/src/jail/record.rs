@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_core::{Result, SandboxId, SandboxSpec, SandboxState};
 use belljar_jail::control::{ENDED_FILE, Ended, LOCK_FILE, SPOOL_DIR};
+use belljar_jail::record::{BUILT_FILE, Built};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::home::problem;
 
 const LEASE_FILE: &str = "lease.json";
-const BUILT_FILE: &str = "built.json";
 /// None of these files is longer.
 const MAX_RECORD: u64 = 1 << 20;
 
@@ -24,45 +24,6 @@ pub(super) struct Lease {
     pub(super) id: SandboxId,
     pub(super) spec: SandboxSpec,
     pub(super) created_ms: u64,
-}
-
-/// What the launcher said it built.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct BuiltRecord {
-    pub(super) slot: Option<u32>,
-    pub(super) monitor: Option<ProcessMark>,
-    pub(super) losses: Vec<String>,
-}
-
-/// A process, told from a later one of the same number by when it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ProcessMark {
-    pid: i32,
-    started: u64,
-}
-
-impl ProcessMark {
-    /// The process that has this number now.
-    pub(super) fn of(pid: i32) -> Option<Self> {
-        Some(Self { pid, started: start_time(pid)? })
-    }
-
-    /// Kills it, if it is still the same.
-    pub(super) fn kill(self) {
-        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-        let Some(pid) = Pid::from_raw(self.pid) else { return };
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-        // Held by the descriptor from here on, so what the number says now stays true.
-        if start_time(self.pid) == Some(self.started) {
-            let _ = pidfd_send_signal(&process, Signal::KILL);
-        }
-    }
-}
-
-/// When a process started, in clock ticks since boot: the 22nd field, counted after the name in parentheses.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 impl Lease {
@@ -94,15 +55,9 @@ impl Lease {
     }
 }
 
-impl BuiltRecord {
-    pub(super) fn write(&self, directory: &Path) -> Result<()> {
-        let path = directory.join(BUILT_FILE);
-        write_json(&path, self).map_err(|error| problem(&path, &error))
-    }
-
-    pub(super) fn read(directory: &Path) -> Self {
-        read_json(&directory.join(BUILT_FILE)).unwrap_or_default()
-    }
+/// What the launcher left word of having built; empty if it did not get so far.
+pub(super) fn built(directory: &Path) -> Built {
+    read_json(&directory.join(BUILT_FILE)).unwrap_or_default()
 }
 
 /// What a sandbox's directory says about it, when nobody lives there.
@@ -164,10 +119,6 @@ pub(super) fn ended(directory: &Path) -> SandboxState {
         .map_or(SandboxState::Lost, |ended| ended.state)
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    create(path)?.write_all(&serde_json::to_vec(value)?)
-}
-
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)
 }
@@ -204,7 +155,7 @@ mod tests {
         }
         drop(held);
         assert_eq!(remains(&directory, &lease), Remains::Forgotten, "a launch that was never finished");
-        BuiltRecord::default().write(&directory).unwrap();
+        Built::default().write(&directory).unwrap();
         for hour in [-1i64, 0, 1] {
             lease.created_ms = now.saturating_add_signed(hour * 3_600_000);
             assert_eq!(remains(&directory, &lease), Remains::Kept, "the clock jumped by {hour} h");
@@ -216,21 +167,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("tied");
         let (held, lease) = written(&directory, true);
-        BuiltRecord::default().write(&directory).unwrap();
+        Built::default().write(&directory).unwrap();
         assert_eq!(remains(&directory, &lease), Remains::Fresh);
         drop(held);
         assert_eq!(remains(&directory, &lease), Remains::Forgotten);
-    }
-
-    #[test]
-    fn a_process_that_only_has_the_same_number_is_not_killed() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        let mark = ProcessMark::of(pid).unwrap();
-        ProcessMark { started: mark.started - 1, ..mark }.kill();
-        assert!(child.try_wait().unwrap().is_none(), "the wrong process was killed");
-        mark.kill();
-        use std::os::unix::process::ExitStatusExt;
-        assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use super::connection;
 use super::execs::{self, JailExecs, unexpected};
 use super::files::{self, JailFiles};
-use super::record::{BuiltRecord, Lease, ended, is_alive};
+use super::record::{Lease, built, ended, is_alive};
 
 /// How long the end of a sandbox may take before we say that it did not end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ async fn end(state_dir: &Path, tie: Option<&Tie>) -> Result<()> {
 
 /// Kills a monitor that does not answer; its guest goes with it, and the launcher takes the walls down.
 async fn end_without_asking(state_dir: &Path) -> Result<()> {
-    let built = BuiltRecord::read(state_dir);
+    let built = built(state_dir);
     blocking(move || {
         if let Some(monitor) = built.monitor {
             monitor.kill();
@@ -161,7 +161,7 @@ async fn end_without_asking(state_dir: &Path) -> Result<()> {
 
 /// If the launcher itself was killed, its cgroups are still there.
 fn sweep_slot(state_dir: &Path) {
-    if let Some(slot) = BuiltRecord::read(state_dir).slot {
+    if let Some(slot) = built(state_dir).slot {
         sweep::slot(slot);
     }
 }
@@ -192,7 +192,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// What is known of the sandbox in this directory, alive or not.
 pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
     let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
-    let built = BuiltRecord::read(state_dir);
+    let built = built(state_dir);
     let (mut state, mut remaining) = (SandboxState::Running, None);
     if is_alive(state_dir) {
         if let Ok(Answer::Status { remaining: left, .. }) = connection::ask(state_dir, Request::Status).await
