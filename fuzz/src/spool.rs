@@ -88,8 +88,9 @@ impl Desk {
     /// What a full disk can do: a finished segment ends in the middle of a record, the next one cannot be made, or can
     /// again.
     fn harm(&mut self, script: &mut Script<'_>) {
+        // There is no directory before there is something to keep.
         let mut names: Vec<_> =
-            fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path()).collect();
+            fs::read_dir(&self.path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
         names.sort();
         let newest = names.last().cloned();
         let number = |path: &Path| path.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap();

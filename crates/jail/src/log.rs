@@ -1,4 +1,4 @@
-//! What launcher and monitor say for people: lines in the sandbox's log file.
+//! What launcher and monitor say for people: lines in the log of the data directory.
 
 use std::fmt;
 use std::io::{self, Write};

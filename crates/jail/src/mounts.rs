@@ -111,16 +111,15 @@ pub fn make_private() -> Result<(), MountError> {
 
 /// Builds the tree. The caller is in a mount namespace that it will discard on error.
 pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountError> {
-    let stage = plan.state_dir.join("stage");
+    let stage = plan.stage.as_path();
     let staged = |path: &Path| {
         let path = path.to_owned();
         move |source: io::Error| MountError::Stage { path, source }
     };
-    make_dir(&stage, 0o700).or_else(exists_is_fine).map_err(staged(&stage))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("belljar", &stage, "tmpfs", flags, c"size=64k,mode=0755").map_err(|e| staged(&stage)(e.into()))?;
+    mount("belljar", stage, "tmpfs", flags, c"size=64k,mode=0755").map_err(|e| staged(stage)(e.into()))?;
     // Overlay options hold paths without quoting, so they are given relative to here.
-    std::env::set_current_dir(&stage).map_err(staged(&stage))?;
+    std::env::set_current_dir(stage).map_err(staged(stage))?;
 
     let disk = Path::new("disk");
     make_dir(disk, 0o755).map_err(staged(disk))?;

@@ -1,8 +1,9 @@
 //! The nursery: one process that forks a launcher for each sandbox that its creator asks for. Forking a small process
 //! that is already there, and has looked at the host once, is cheaper than starting a program each time.
 //!
-//! Its one input is the socket on standard input. Each message brings two descriptors: the launcher's own socket to the
-//! creator, and its log. The nursery ends when the creator closes its end; launchers live on.
+//! Its one input is the socket on standard input. Each message brings a descriptor: the launcher's own socket to the
+//! creator. The nursery ends when the creator closes its end; launchers live on. What any of them has to say for people
+//! goes to the log on standard error.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -31,7 +32,7 @@ pub fn run() -> i32 {
     let creator = unsafe { BorrowedFd::borrow_raw(0) };
     loop {
         match receive(creator) {
-            Ok(Some(order)) => match order.fork() {
+            Ok(Some(creator)) => match fork_for(creator) {
                 Ok(true) => return launch::run(),
                 Ok(false) => {}
                 // The creator sees its socket close without an answer.
@@ -46,37 +47,29 @@ pub fn run() -> i32 {
     }
 }
 
-/// One launcher to be forked.
-struct Order {
-    creator: OwnedFd,
-    log: OwnedFd,
-}
-
-impl Order {
-    /// True in the launcher's process, which then has its streams in their places and nothing else open.
-    fn fork(self) -> io::Result<bool> {
-        // SAFETY: the process is single-threaded, so the child may go on as after any fork.
-        if check(unsafe { libc::fork() })? != 0 {
-            return Ok(false);
-        }
-        for (source, target) in [(&self.creator, 0), (&self.creator, 1), (&self.log, 2)] {
-            // SAFETY: plain system calls on numbers; what had these numbers is not used any more.
-            if unsafe { libc::dup2(source.as_raw_fd(), target) } == -1 {
-                // SAFETY: ends this process, which can tell nobody why.
-                unsafe { libc::_exit(1) };
-            }
-        }
-        // SAFETY: plain system call; a launcher waits for its children.
-        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        Ok(true)
+/// True in the launcher's process, which then has its streams in their places and nothing else open.
+fn fork_for(creator: OwnedFd) -> io::Result<bool> {
+    // SAFETY: the process is single-threaded, so the child may go on as after any fork.
+    if check(unsafe { libc::fork() })? != 0 {
+        return Ok(false);
     }
+    for place in [0, 1] {
+        // SAFETY: plain system calls on numbers; what had these numbers is not used any more.
+        if unsafe { libc::dup2(creator.as_raw_fd(), place) } == -1 {
+            // SAFETY: ends this process, which can tell nobody why.
+            unsafe { libc::_exit(1) };
+        }
+    }
+    // SAFETY: plain system call; a launcher waits for its children.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    Ok(true)
 }
 
-/// The next order; `None` when the creator has gone.
-fn receive(creator: BorrowedFd<'_>) -> io::Result<Option<Order>> {
+/// The next launcher's socket; `None` when the creator has gone.
+fn receive(creator: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     loop {
         let mut byte = [0];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let parts = &mut [IoSliceMut::new(&mut byte)];
         let received = match recvmsg(creator, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -86,14 +79,13 @@ fn receive(creator: BorrowedFd<'_>) -> io::Result<Option<Order>> {
         if received.bytes == 0 {
             return Ok(None);
         }
-        let mut descriptors = control.drain().filter_map(|message| match message {
+        let descriptors = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
         });
-        let mut descriptors = descriptors.by_ref().flatten();
-        if let (Some(creator), Some(log)) = (descriptors.next(), descriptors.next()) {
-            return Ok(Some(Order { creator, log }));
+        if let Some(launcher) = descriptors.flatten().next() {
+            return Ok(Some(launcher));
         }
-        eprintln!("belljar-jail: an order without descriptors");
+        eprintln!("belljar-jail: an order without a descriptor");
     }
 }

@@ -15,6 +15,8 @@ pub struct Plan {
     pub id: SandboxId,
     /// Its own directory on the host, made by the caller and locked by nobody yet.
     pub state_dir: PathBuf,
+    /// An empty directory to mount on.
+    pub stage: PathBuf,
     /// The lower layer of the root file system.
     pub root: PathBuf,
     /// What is mounted on top of it.

@@ -1,15 +1,9 @@
 //! What the launcher leaves in a sandbox's directory about what it built, for whoever must end it without being able to
-//! ask.
+//! ask. It is the content of the [lock file](crate::control::LOCK_FILE).
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::fs;
 
 use serde::{Deserialize, Serialize};
-
-/// The record's name.
-pub const BUILT_FILE: &str = "built.json";
 
 /// What was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,15 +14,6 @@ pub struct Built {
     pub monitor: Option<ProcessMark>,
     /// What this host could not give, in plain words.
     pub losses: Vec<String>,
-}
-
-impl Built {
-    /// Writes the record into the sandbox's directory.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
-        let mut file =
-            OpenOptions::new().create_new(true).write(true).mode(0o600).open(directory.join(BUILT_FILE))?;
-        file.write_all(&serde_json::to_vec(self)?)
-    }
 }
 
 /// A process, told from a later one of the same number by when it started.

@@ -89,7 +89,10 @@ impl Position {
 /// The writing end.
 #[derive(Debug)]
 pub struct Spool {
-    directory: OwnedFd,
+    parent: OwnedFd,
+    name: String,
+    /// Made when there is something to keep: most commands say little, and many nothing.
+    directory: Option<OwnedFd>,
     bounds: Bounds,
     total: Position,
     /// The oldest segment kept beyond the head.
@@ -101,13 +104,12 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Makes a spool in a new directory `name`.
+    /// A spool that will be in a new directory `name`.
     pub fn create(parent: impl AsFd, name: &str, bounds: Bounds) -> io::Result<Self> {
-        mkdirat(&parent, name, Mode::from_raw_mode(0o700))?;
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(&parent, name, flags, Mode::empty())?;
         Ok(Self {
-            directory,
+            parent: parent.as_fd().try_clone_to_owned()?,
+            name: name.to_owned(),
+            directory: None,
             bounds,
             total: Position::default(),
             first_tail: bounds.head,
@@ -148,12 +150,12 @@ impl Spool {
 
     fn open_segment(&mut self) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = File::from(openat(
-            &self.directory,
-            segment_name(self.current),
-            flags,
-            Mode::from_raw_mode(0o600),
-        )?);
+        let directory = match &self.directory {
+            Some(directory) => directory,
+            None => self.directory.insert(make_directory(&self.parent, &self.name)?),
+        };
+        let file =
+            File::from(openat(directory, segment_name(self.current), flags, Mode::from_raw_mode(0o600))?);
         file.write_all_at(&self.total.encode(), 0)?;
         self.file = Some(file);
         self.written = SEGMENT_HEADER;
@@ -163,14 +165,20 @@ impl Spool {
     fn close_segment(&mut self) {
         if self.file.take().is_none() {
             // Nothing could be opened under this number: it is used again.
-            let _ = unlinkat(&self.directory, segment_name(self.current), AtFlags::empty());
+            self.remove_segment(self.current);
             return;
         }
         self.current += 1;
         self.written = 0;
         while self.current >= self.first_tail + self.bounds.tail {
-            let _ = unlinkat(&self.directory, segment_name(self.first_tail), AtFlags::empty());
+            self.remove_segment(self.first_tail);
             self.first_tail += 1;
+        }
+    }
+
+    fn remove_segment(&self, number: u32) {
+        if let Some(directory) = &self.directory {
+            let _ = unlinkat(directory, segment_name(number), AtFlags::empty());
         }
     }
 
@@ -178,6 +186,16 @@ impl Spool {
     pub fn reader(&self) -> Reader {
         Reader { segment: 0, file: None, offset: 0, position: Position::default() }
     }
+}
+
+fn make_directory(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        // An earlier attempt may have got only so far.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(parent, name, flags, Mode::empty())?)
 }
 
 fn segment_name(number: u32) -> String {
@@ -243,8 +261,9 @@ impl Reader {
         if self.segment > spool.current || (self.segment == spool.current && spool.file.is_none()) {
             return Ok(false);
         }
+        let Some(directory) = &spool.directory else { return Ok(false) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.file = Some(openat(&spool.directory, segment_name(self.segment), flags, Mode::empty())?.into());
+        self.file = Some(openat(directory, segment_name(self.segment), flags, Mode::empty())?.into());
         self.offset = SEGMENT_HEADER;
         Ok(true)
     }

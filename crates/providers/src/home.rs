@@ -47,7 +47,7 @@ impl Home {
             .open(&lock_path)
             .map_err(|error| problem(&lock_path, &error))?;
         check_version(&path, &lock)?;
-        for directory in ["sandboxes", "templates", "programs"] {
+        for directory in ["sandboxes", "templates", "programs", "stage"] {
             let directory = path.join(directory);
             DirBuilder::new()
                 .recursive(true)
@@ -73,6 +73,16 @@ impl Home {
 
     pub(crate) fn templates(&self) -> PathBuf {
         self.path.join("templates")
+    }
+
+    /// An empty directory for launchers to mount on, each where only it sees that.
+    pub(crate) fn stage(&self) -> PathBuf {
+        self.path.join("stage")
+    }
+
+    /// Where launchers and monitors write what goes wrong.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join("sandboxes.log")
     }
 
     pub(crate) fn programs(&self) -> PathBuf {

@@ -172,6 +172,7 @@ fn plan(memory: ByteSize, disk: u64) -> Result<Plan, String> {
     fs::create_dir(&state_dir).failing("make a directory")?;
     Ok(Plan {
         id: SandboxId::from_random([0; 16]),
+        stage: state_dir.clone(),
         state_dir,
         root: "/".into(),
         layers: Vec::new(),

@@ -6,10 +6,10 @@ mod error;
 mod init;
 mod running;
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::monitor::{Monitor, confine};
 use crate::mounts::{self, Ownership, Tree};
 use crate::namespaces::{self, Forked, check, name_process};
 use crate::plan::{Plan, Report};
-use crate::record::{BUILT_FILE, Built, ProcessMark};
+use crate::record::{Built, ProcessMark};
 use crate::seccomp::{self, Profile};
 use crate::slot::{self, Slot};
 
@@ -115,13 +115,46 @@ fn read_plan() -> Result<Plan, LaunchError> {
 struct Launch {
     plan: Plan,
     deadline: Duration,
-    lock: File,
-    spool: OwnedFd,
-    listener: OwnedFd,
     host_end: OwnedFd,
     /// Ours only until the guest has it, or its going away would go unnoticed.
     guest_end: Option<OwnedFd>,
     privileged: Option<Privileged>,
+}
+
+/// The sandbox's own places in the data directory.
+struct Places {
+    lock: File,
+    spool: OwnedFd,
+    listener: OwnedFd,
+}
+
+impl Places {
+    fn make(dir: &Path, owner: Option<u32>) -> Result<Self, LaunchError> {
+        let at = |name: &str| {
+            let path = dir.join(name);
+            move |source: io::Error| LaunchError::State { path, source }
+        };
+        let state = File::open(dir).map_err(at(""))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(dir.join(LOCK_FILE))
+            .map_err(at(LOCK_FILE))?;
+        hold(&lock).map_err(|_| LaunchError::InUse(dir.to_owned()))?;
+        let spool_path = dir.join(SPOOL_DIR);
+        DirBuilder::new().mode(0o700).create(&spool_path).map_err(at(SPOOL_DIR))?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let spool =
+            rustix::fs::open(&spool_path, flags, Mode::empty()).map_err(|e| at(SPOOL_DIR)(e.into()))?;
+        if owner.is_some() {
+            fchown(&spool, owner, owner).map_err(at(SPOOL_DIR))?;
+        }
+        let listener = listen_in(&state)
+            .map_err(|source| LaunchError::Channel { what: "the monitor's socket", source })?;
+        Ok(Self { lock, spool, listener })
+    }
 }
 
 /// What only root of the host can give. It is taken down when this is dropped, which forked processes never do.
@@ -163,56 +196,27 @@ impl Drop for Privileged {
 
 impl Launch {
     fn prepare(plan: Plan, privileged: Option<Privileged>) -> Result<Self, LaunchError> {
-        let dir = plan.state_dir.clone();
-        let at = |name: &str| {
-            let path = dir.join(name);
-            move |source: io::Error| LaunchError::State { path, source }
-        };
-        let state = File::open(&dir).map_err(at(""))?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(dir.join(LOCK_FILE))
-            .map_err(at(LOCK_FILE))?;
-        hold(&lock).map_err(|_| LaunchError::InUse(dir.clone()))?;
-        let spool_path = dir.join(SPOOL_DIR);
-        DirBuilder::new().mode(0o700).create(&spool_path).map_err(at(SPOOL_DIR))?;
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let spool =
-            rustix::fs::open(&spool_path, flags, Mode::empty()).map_err(|e| at(SPOOL_DIR)(e.into()))?;
-        let listener = listen_in(&state)
-            .map_err(|source| LaunchError::Channel { what: "the monitor's socket", source })?;
         let (host_end, guest_end) = stream_pair("the control socket")?;
         if let Some(Privileged { group, .. }) = &privileged {
             group.bound(&limits(&plan))?;
         }
         let ttl = if Wall::TimeToLive.stands() { plan.ttl } else { SandboxSpec::MAX_TTL };
         let deadline = boottime().saturating_add(ttl);
-        Ok(Self { plan, deadline, lock, spool, listener, host_end, guest_end: Some(guest_end), privileged })
+        Ok(Self { plan, deadline, host_end, guest_end: Some(guest_end), privileged })
     }
 
     fn build(mut self) -> Result<Running, LaunchError> {
-        let handed_over = self.try_build();
-        let Self { plan, spool, lock, privileged, .. } = self;
-        let running = Running { state_dir: plan.state_dir, spool, _lock: lock, privileged };
-        match handed_over {
-            Ok(()) => {
-                report(&Report::Ready);
-                running.let_go_of_stage();
-                Ok(running)
-            }
-            Err(error) => {
-                let _ = fs::remove_file(running.state_dir.join(BUILT_FILE));
-                Err(error)
-            }
-        }
+        let Places { lock, spool, .. } = self.try_build()?;
+        let Self { plan, privileged, .. } = self;
+        let running = Running { plan, spool, _lock: lock, privileged };
+        report(&Report::Ready);
+        running.let_go_of_stage();
+        Ok(running)
     }
 
     /// Forks the child, gives it its ids, cgroups and file system, forks the monitor meanwhile, and sees the child become
     /// the guest.
-    fn try_build(&mut self) -> Result<(), LaunchError> {
+    fn try_build(&mut self) -> Result<Places, LaunchError> {
         let Some(guest_end) = self.guest_end.take() else {
             return Err(LaunchError::InUse(self.plan.state_dir.clone()));
         };
@@ -225,9 +229,6 @@ impl Launch {
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
         let mut entrance = None;
         if let Some(Privileged { slot, group }) = &self.privileged {
-            std::os::unix::fs::fchown(&self.spool, Some(slot.owner_id()), Some(slot.owner_id())).map_err(
-                |error| LaunchError::State { path: self.plan.state_dir.join(SPOOL_DIR), source: error },
-            )?;
             group.delegate(slot.root_id(), slot.root_id())?;
             entrance = Some(group.entrance()?);
             join_dirs = group.join_dirs()?;
@@ -288,21 +289,28 @@ impl Launch {
         Frame::control(0, &wire::Request::Init(Box::new(init))).encode(&mut bytes);
         // Not before: it may be more than the socket holds, and somebody has to be on the way to read it.
         let told = write_all(&self.host_end, &bytes);
+        let slot = self.privileged.as_ref().map(|privileged| &privileged.slot);
+        let places = Places::make(&self.plan.state_dir, slot.map(Slot::owner_id))?;
         let probe = self.privileged.as_ref().map(|privileged| privileged.group.probe()).transpose()?;
-        let monitor = self.fork_monitor(&child, probe, tree.map(|tree| tree.disk), &report_read)?;
-        let slot = self.privileged.as_ref().map(|privileged| privileged.slot.number());
-        Built { slot, monitor: ProcessMark::of(monitor.pid), losses: self.losses() }
-            .write(&self.plan.state_dir)
-            .map_err(|source| LaunchError::State { path: self.plan.state_dir.join(BUILT_FILE), source })?;
+        let monitor = self.fork_monitor(&places, &child, probe, tree.map(|tree| tree.disk), &report_read)?;
+        let built = Built {
+            slot: slot.map(Slot::number),
+            monitor: ProcessMark::of(monitor.pid),
+            losses: self.losses(),
+        };
         let mut said = Vec::new();
         let _ = File::from(report_read).take(4096).read_to_end(&mut said);
         if let Some(failure) = Failure::parse(&said) {
             return Err(LaunchError::Inside(failure));
         }
         told.map_err(control)?;
+        serde_json::to_vec(&built)
+            .map_err(io::Error::from)
+            .and_then(|built| (&places.lock).write_all(&built))
+            .map_err(|source| LaunchError::State { path: self.plan.state_dir.join(LOCK_FILE), source })?;
         child.keep();
         monitor.keep();
-        Ok(())
+        Ok(places)
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -337,6 +345,7 @@ impl Launch {
     /// Forks the monitor, which from then on is the sandbox's only voice.
     fn fork_monitor(
         &self,
+        places: &Places,
         guest: &Child,
         probe: Option<Probe>,
         disk: Option<OwnedFd>,
@@ -348,7 +357,7 @@ impl Launch {
                 // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes nothing.
                 unsafe { libc::close(report.as_raw_fd()) };
                 name_process(c"belljar-monitor");
-                let status = match self.monitor(guest, probe, disk) {
+                let status = match self.monitor(places, guest, probe, disk) {
                     Ok(_) => 0,
                     Err(error) => {
                         note(format_args!("[sandbox {}] monitor: {error}", self.plan.id));
@@ -364,6 +373,7 @@ impl Launch {
     /// In the monitor's process: gives up everything and serves.
     fn monitor(
         &self,
+        places: &Places,
         guest: &Child,
         probe: Option<Probe>,
         disk: Option<OwnedFd>,
@@ -372,12 +382,12 @@ impl Launch {
         let monitor = Monitor {
             guest: self.host_end.try_clone()?,
             guest_process,
-            listener: self.listener.try_clone()?,
+            listener: places.listener.try_clone()?,
             tie: Some(io::stdin().as_fd().try_clone_to_owned()?),
             deadline: self.deadline,
             probe,
             disk,
-            spool: self.spool.try_clone()?,
+            spool: places.spool.try_clone()?,
             peer_uid: rustix::process::geteuid().as_raw(),
         };
         confine(self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()), &monitor.spool)?;

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 use belljar_core::SandboxState;
 use rustix::process::{WaitOptions, wait};
@@ -10,10 +9,11 @@ use rustix::process::{WaitOptions, wait};
 use super::Privileged;
 use crate::control::SOCKET_FILE;
 use crate::monitor::write_ended;
+use crate::plan::Plan;
 
 /// A sandbox with its monitor.
 pub(super) struct Running {
-    pub(super) state_dir: PathBuf,
+    pub(super) plan: Plan,
     pub(super) spool: OwnedFd,
     pub(super) _lock: File,
     pub(super) privileged: Option<Privileged>,
@@ -26,14 +26,13 @@ impl Running {
         while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
         self.privileged = None;
         write_ended(&self.spool, SandboxState::Lost);
-        let _ = fs::remove_file(self.state_dir.join(SOCKET_FILE));
-        let _ = fs::remove_dir(self.state_dir.join("stage"));
+        let _ = fs::remove_file(self.plan.state_dir.join(SOCKET_FILE));
     }
 
     /// The sandbox has its own copy of the tree; ours would only keep the disk alive.
     pub(super) fn let_go_of_stage(&self) {
         if self.privileged.is_some() {
-            let _ = rustix::mount::unmount(self.state_dir.join("stage"), rustix::mount::UnmountFlags::DETACH);
+            let _ = rustix::mount::unmount(&self.plan.stage, rustix::mount::UnmountFlags::DETACH);
         }
     }
 }

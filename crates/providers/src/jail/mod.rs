@@ -10,8 +10,7 @@ mod record;
 mod sandbox;
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +49,8 @@ impl Jail {
     /// A provider that keeps its sandboxes in this data directory.
     pub fn new(home: Home) -> Result<Self> {
         let programs = Programs::install(&home)?;
-        Ok(Self { home, programs, nursery: Nursery::default() })
+        let nursery = Nursery::new(programs.jail.clone(), home.log());
+        Ok(Self { home, programs, nursery })
     }
 
     fn plan(&self, id: &SandboxId, spec: &SandboxSpec, template: Template) -> Plan {
@@ -68,6 +68,7 @@ impl Jail {
         Plan {
             id: id.clone(),
             state_dir: self.home.sandbox(id),
+            stage: self.home.stage(),
             root: template.root,
             layers,
             limits: spec.limits,
@@ -78,19 +79,9 @@ impl Jail {
         }
     }
 
-    /// Has a launcher forked, which waits for its plan; answers our end of its socket.
-    fn fork_launcher(&self, log_path: &Path) -> Result<UnixStream> {
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(log_path)
-            .map_err(|error| problem(log_path, &error))?;
-        self.nursery.fork_launcher(&self.programs.jail, &log)
-    }
-
     /// Has the plan carried out.
-    async fn launch(&self, launcher: &mut UnixStream, plan: &Plan, log_path: &Path) -> Result<()> {
+    async fn launch(&self, launcher: &mut UnixStream, plan: &Plan) -> Result<()> {
+        let log_before = self.nursery.log_length();
         let mut line = serde_json::to_vec(plan).unwrap_or_default();
         line.push(b'\n');
         let mut answer = Vec::new();
@@ -107,9 +98,8 @@ impl Jail {
             Ok(Report::Ready) => Ok(()),
             Ok(Report::Failed(error)) => Err(error),
             Err(_) => {
-                let log = fs::read_to_string(log_path).unwrap_or_default();
-                let last = log.lines().last().unwrap_or("it said nothing");
-                Err(launcher_failed(last))
+                let said = self.nursery.said_since(log_before);
+                Err(launcher_failed(said.as_deref().unwrap_or("it said nothing")))
             }
         }
     }
@@ -177,18 +167,17 @@ impl Provider for Jail {
         spec.check()?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
+        // It begins while we make the sandbox's directory and look for the template.
+        let mut launcher = self.nursery.fork_launcher()?;
         let id = new_id()?;
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
-        let log = state_dir.join("monitor.log");
-        // It begins while we look for the template.
-        let mut launcher = self.fork_launcher(&log)?;
         let (name, cache) = (spec.template.clone(), self.home.templates());
         let template =
             blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
                 .await?;
-        self.launch(&mut launcher, &self.plan(&id, &spec, template), &log).await?;
+        self.launch(&mut launcher, &self.plan(&id, &spec, template)).await?;
         let tie = if spec.tied_to_creator {
             Some(Tie::new(launcher, held))
         } else {

@@ -1,11 +1,12 @@
 //! The process that forks launchers for us, started when the first is wanted.
 
-use std::fs::File;
-use std::io::{self, IoSlice};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream as Socket;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,32 +17,42 @@ use tokio::net::UnixStream;
 use super::launcher_failed;
 use crate::home::problem;
 
+/// A log that has grown to this is put aside when the next nursery is started.
+const MAX_LOG: u64 = 1 << 20;
+
 /// The nursery of one provider. It ends when this is dropped; the launchers it forked live on.
-#[derive(Debug, Default)]
-pub(super) struct Nursery(Mutex<Option<Socket>>);
+#[derive(Debug)]
+pub(super) struct Nursery {
+    program: PathBuf,
+    log: PathBuf,
+    socket: Mutex<Option<Socket>>,
+}
 
 impl Nursery {
-    /// Starts the process if there is none.
-    pub(super) fn wake(&self, program: &Path) -> Result<()> {
-        let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if socket.is_none() {
-            *socket = Some(start(program).map_err(|error| problem(program, &error))?);
-        }
-        Ok(())
+    /// A nursery that will run `program`, and have what goes wrong written to `log`.
+    pub(super) fn new(program: PathBuf, log: PathBuf) -> Self {
+        Self { program, log, socket: Mutex::default() }
     }
 
     /// Has a launcher forked, and answers our end of its socket. A nursery that was killed is started anew.
-    pub(super) fn fork_launcher(&self, program: &Path, log: &File) -> Result<UnixStream> {
+    pub(super) fn fork_launcher(&self) -> Result<UnixStream> {
         let failed = |error: io::Error| launcher_failed(&error.to_string());
         // The launcher's end is one that waits, unlike ours.
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let ours = UnixStream::from_std(ours).map_err(failed)?;
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         for attempt in 0..2 {
-            self.wake(program)?;
-            let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(nursery) = socket.as_ref() else { continue };
-            match order(nursery, &theirs, log) {
+            let nursery = match &*socket {
+                Some(nursery) => nursery,
+                None => {
+                    let log = open_log(&self.log).map_err(|error| problem(&self.log, &error))?;
+                    let started =
+                        start(&self.program, log).map_err(|error| problem(&self.program, &error))?;
+                    socket.insert(started)
+                }
+            };
+            match order(nursery, &theirs) {
                 Ok(()) => return Ok(ours),
                 Err(error) if attempt > 0 => return Err(failed(error)),
                 Err(_) => *socket = None,
@@ -49,9 +60,30 @@ impl Nursery {
         }
         Err(launcher_failed("its nursery ends as soon as it is started"))
     }
+
+    /// How long the log is.
+    pub(super) fn log_length(&self) -> u64 {
+        fs::metadata(&self.log).map_or(0, |found| found.len())
+    }
+
+    /// The last line of the log, if it was written since it had this length.
+    pub(super) fn said_since(&self, length: u64) -> Option<String> {
+        let mut log = File::open(&self.log).ok()?;
+        log.seek(SeekFrom::Start(length)).ok()?;
+        let mut said = Vec::new();
+        log.take(MAX_LOG).read_to_end(&mut said).ok()?;
+        String::from_utf8_lossy(&said).lines().last().map(str::to_owned)
+    }
 }
 
-fn start(program: &Path) -> io::Result<Socket> {
+fn open_log(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|found| found.len() > MAX_LOG) {
+        fs::rename(path, path.with_extension("log.old"))?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+fn start(program: &Path, log: File) -> io::Result<Socket> {
     let (ours, theirs) = Socket::pair()?;
     let mut nursery = Command::new(program);
     if Wall::CleanEnvironment.stands() {
@@ -59,16 +91,16 @@ fn start(program: &Path) -> io::Result<Socket> {
     }
     #[cfg(feature = "ablation")]
     nursery.envs([belljar_core::wall::ablation::passed_on()]);
-    let mut child =
-        nursery.arg("nursery").current_dir("/").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn()?;
+    nursery.arg("nursery").current_dir("/").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log);
+    let mut child = nursery.spawn()?;
     // It is waited for wherever it ends, so that no trace of it stays in the process table.
     std::thread::Builder::new().name("nursery".into()).stack_size(64 * 1024).spawn(move || child.wait())?;
     Ok(ours)
 }
 
-fn order(nursery: &Socket, launcher: &Socket, log: &File) -> io::Result<()> {
-    let descriptors = [launcher.as_fd(), log.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+fn order(nursery: &Socket, launcher: &Socket) -> io::Result<()> {
+    let descriptors = [launcher.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     sendmsg(nursery, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;

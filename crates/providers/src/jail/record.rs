@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_core::{Result, SandboxId, SandboxSpec, SandboxState};
 use belljar_jail::control::{ENDED_FILE, Ended, LOCK_FILE, SPOOL_DIR};
-use belljar_jail::record::{BUILT_FILE, Built};
+use belljar_jail::record::Built;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +55,9 @@ impl Lease {
     }
 }
 
-/// What the launcher left word of having built; empty if it did not get so far.
-pub(super) fn built(directory: &Path) -> Built {
-    read_json(&directory.join(BUILT_FILE)).unwrap_or_default()
+/// What the launcher left word of having built; `None` if it did not get so far.
+pub(super) fn built(directory: &Path) -> Option<Built> {
+    read_json(&directory.join(LOCK_FILE))
 }
 
 /// What a sandbox's directory says about it, when nobody lives there.
@@ -82,7 +82,7 @@ pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
         return Remains::Fresh;
     }
     // Nobody else knows its name.
-    if lease.spec.tied_to_creator || !directory.join(BUILT_FILE).exists() {
+    if lease.spec.tied_to_creator || built(directory).is_none() {
         return Remains::Forgotten;
     }
     let now = SystemTime::now();
@@ -143,6 +143,10 @@ mod tests {
         (held, Lease::read(directory).unwrap())
     }
 
+    fn leave_word(directory: &Path) {
+        fs::write(directory.join(LOCK_FILE), serde_json::to_vec(&Built::default()).unwrap()).unwrap();
+    }
+
     #[test]
     fn what_a_living_creator_makes_is_left_alone_whatever_the_clock_says() {
         let home = tempfile::tempdir().unwrap();
@@ -155,7 +159,7 @@ mod tests {
         }
         drop(held);
         assert_eq!(remains(&directory, &lease), Remains::Forgotten, "a launch that was never finished");
-        Built::default().write(&directory).unwrap();
+        leave_word(&directory);
         for hour in [-1i64, 0, 1] {
             lease.created_ms = now.saturating_add_signed(hour * 3_600_000);
             assert_eq!(remains(&directory, &lease), Remains::Kept, "the clock jumped by {hour} h");
@@ -167,7 +171,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("tied");
         let (held, lease) = written(&directory, true);
-        Built::default().write(&directory).unwrap();
+        leave_word(&directory);
         assert_eq!(remains(&directory, &lease), Remains::Fresh);
         drop(held);
         assert_eq!(remains(&directory, &lease), Remains::Forgotten);

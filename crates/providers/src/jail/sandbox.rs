@@ -151,7 +151,7 @@ async fn end(state_dir: &Path, tie: Option<&Tie>) -> Result<()> {
 async fn end_without_asking(state_dir: &Path) -> Result<()> {
     let built = built(state_dir);
     blocking(move || {
-        if let Some(monitor) = built.monitor {
+        if let Some(monitor) = built.and_then(|built| built.monitor) {
             monitor.kill();
         }
         Ok(())
@@ -161,7 +161,7 @@ async fn end_without_asking(state_dir: &Path) -> Result<()> {
 
 /// If the launcher itself was killed, its cgroups are still there.
 fn sweep_slot(state_dir: &Path) {
-    if let Some(slot) = built(state_dir).slot {
+    if let Some(slot) = built(state_dir).and_then(|built| built.slot) {
         sweep::slot(slot);
     }
 }
@@ -192,7 +192,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// What is known of the sandbox in this directory, alive or not.
 pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
     let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
-    let built = built(state_dir);
+    let built = built(state_dir).unwrap_or_default();
     let (mut state, mut remaining) = (SandboxState::Running, None);
     if is_alive(state_dir) {
         if let Ok(Answer::Status { remaining: left, .. }) = connection::ask(state_dir, Request::Status).await

@@ -149,7 +149,7 @@ fn confused(ring: &Ring<'_>) -> Outcome {
 }
 
 fn monitor_of(home: &str, id: &str) -> i32 {
-    let path = Path::new(home).join("sandboxes").join(id).join("built.json");
+    let path = Path::new(home).join("sandboxes").join(id).join("lock");
     let built: Value = std::fs::read_to_string(path)
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok())
