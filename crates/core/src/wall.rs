@@ -130,6 +130,8 @@ walls! {
     MonitorUser = "monitor-user",
     /// The monitor reaches no files but its spool.
     MonitorLandlock = "monitor-landlock",
+    /// The monitor makes no system calls but those it serves with.
+    MonitorFilter = "monitor-filter",
     /// The monitor hears its owner and root only.
     MonitorPeers = "monitor-peers",
     /// Frames have a largest size.

@@ -30,12 +30,19 @@ pub enum Forked {
 /// version-two cgroup if one is given. The calling process must be single-threaded: then the child may go on as after
 /// any fork.
 pub fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    clone(libc::CLONE_NEWUSER | standing(&[(Wall::PidNamespace, libc::CLONE_NEWPID)]), cgroup)
+}
+
+/// A plain fork, into a version-two cgroup if one is given. The calling process must be single-threaded.
+pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    clone(0, cgroup)
+}
+
+fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: i32 = -1;
-    let flags =
-        libc::CLONE_NEWUSER | libc::CLONE_PIDFD | standing(&[(Wall::PidNamespace, libc::CLONE_NEWPID)]);
     // SAFETY: an all-zero clone_args is valid: no stack, no tls, nothing shared.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = flags as u64;
+    arguments.flags = (flags | libc::CLONE_PIDFD) as u64;
     if let Some(cgroup) = cgroup {
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = cgroup.as_raw_fd() as u64;
@@ -55,7 +62,7 @@ pub fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forke
     }
 }
 
-/// The same with the effective user and group id of the slot's owner, so that the namespaces are counted for that
+/// As [`clone_into_namespaces`], with the effective user and group id of the slot's owner, so that the namespaces are counted for that
 /// user. Capabilities stay as they are. The child keeps those ids until it has ids of its own.
 pub fn clone_as_owner(slot: &Slot, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     set_effective(slot.owner_id())?;

@@ -284,6 +284,43 @@ pub const CHECKED: &[Checked] = &[
 /// kernel's memory, whose number and cost nobody bounds.
 pub const GUEST_ONLY: &[Call] = calls! { SYS_clone3, SYS_seccomp };
 
+/// All that a monitor may ask: to read, write and wait on what it has, to take in callers, to keep output in its spool,
+/// to kill its guest, and memory. No sockets of its own, no locks, no processes.
+pub const MONITOR: &[Call] = calls! {
+    SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_exit, SYS_exit_group, SYS_fstat,
+    SYS_fstatfs, SYS_futex, SYS_getdents64, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_lseek,
+    SYS_madvise, SYS_mkdirat, SYS_mremap, SYS_munmap, SYS_newfstatat, SYS_openat, SYS_pidfd_send_signal, SYS_ppoll,
+    SYS_pread64, SYS_pwrite64, SYS_read, SYS_recvfrom, SYS_restart_syscall, SYS_rt_sigaction, SYS_rt_sigprocmask,
+    SYS_rt_sigreturn, SYS_sendto, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_unlinkat, SYS_write,
+    SYS_writev
+};
+
+/// What a monitor may ask with some arguments.
+pub const MONITOR_CHECKED: &[Checked] = &[
+    Checked {
+        call: ("SYS_fcntl", libc::SYS_fcntl),
+        clauses: &[clause(
+            "copies and flags of descriptors, but no locks",
+            &[is(1, &[libc::F_DUPFD_CLOEXEC as u32, F_GETFD, F_SETFD, F_GETFL])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_ioctl", libc::SYS_ioctl),
+        clauses: &[clause("whether to wait (`FIONBIO`)", &[is(1, &[libc::FIONBIO as u32])], Answer::Allow)],
+        otherwise: REFUSE,
+    },
+    Checked { call: ("SYS_mmap", libc::SYS_mmap), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+    Checked { call: ("SYS_mprotect", libc::SYS_mprotect), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+];
+
+const F_GETFD: u32 = libc::F_GETFD as u32;
+const F_SETFD: u32 = libc::F_SETFD as u32;
+const F_GETFL: u32 = libc::F_GETFL as u32;
+const NO_NEW_CODE: &[Clause] =
+    &[clause("memory that can be executed", &[has(2, libc::PROT_EXEC as u32)], REFUSE)];
+
 /// Allowed whatever the arguments.
 pub const ALLOWED: &[Call] = calls! {
     SYS_accept, SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,

@@ -40,11 +40,11 @@ pub(crate) fn launcher(words: &[String]) -> ExitCode {
     // SAFETY: standard input is the creator's socket, and open for as long as this process lives.
     let creator = unsafe { BorrowedFd::borrow_raw(0) };
     let mut relays = Vec::new();
-    while let Ok(Some((creator, log))) = receive(creator) {
+    while let Ok(Some(creator)) = receive(creator) {
         let (creator, changes, real) = (UnixStream::from(creator), changes.clone(), real.clone());
         let Ok((ours, theirs)) = UnixStream::pair() else { continue };
         let Some(plan) = changed_plan(&creator, &changes, &real) else { continue };
-        if nursery.order(&theirs, &log).is_err() {
+        if nursery.order(&theirs).is_err() {
             continue;
         }
         drop(theirs);
@@ -119,9 +119,9 @@ impl Nursery {
     }
 
     /// Has a launcher forked for whoever is at the other end.
-    pub(crate) fn order(&self, launcher: impl AsFd, log: impl AsFd) -> std::io::Result<()> {
-        let descriptors = [launcher.as_fd(), log.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    pub(crate) fn order(&self, launcher: impl AsFd) -> std::io::Result<()> {
+        let descriptors = [launcher.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         sendmsg(&self.socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
@@ -129,10 +129,10 @@ impl Nursery {
     }
 }
 
-/// The next order of a creator: a socket and a log.
-fn receive(creator: BorrowedFd<'_>) -> std::io::Result<Option<(OwnedFd, OwnedFd)>> {
+/// The next order of a creator: a socket.
+fn receive(creator: BorrowedFd<'_>) -> std::io::Result<Option<OwnedFd>> {
     let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received =
         recvmsg(creator, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -140,11 +140,8 @@ fn receive(creator: BorrowedFd<'_>) -> std::io::Result<Option<(OwnedFd, OwnedFd)
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    let mut descriptors = descriptors.flatten();
-    match (received.bytes, descriptors.next(), descriptors.next()) {
-        (1.., Some(creator), Some(log)) => Ok(Some((creator, log))),
-        _ => Ok(None),
-    }
+    let launcher = descriptors.flatten().next();
+    Ok(launcher.filter(|_| received.bytes > 0))
 }
 
 /// A data directory whose launcher makes these changes to every plan.

@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use crate::attack::within;
 
 /// A monitor that is held.
 pub(crate) struct Possessed {
@@ -12,8 +15,15 @@ pub(crate) struct Possessed {
 }
 
 impl Possessed {
-    /// Takes hold of a process that waits in a system call.
+    /// Takes hold of a process once it waits in a system call.
     pub(crate) fn hold(pid: i32) -> io::Result<Self> {
+        let waits = || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            call.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_ppoll)
+        };
+        if !within(Duration::from_secs(10), waits) {
+            return Err(io::Error::other("it does not come to rest"));
+        }
         request(libc::PTRACE_ATTACH, pid, 0)?;
         stopped(pid)?;
         let before = registers(pid)?;

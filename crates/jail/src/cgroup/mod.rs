@@ -121,7 +121,7 @@ pub struct LeafDir {
     pub v2: bool,
 }
 
-/// How a child gets into `guest`; see [`Group::entrance`].
+/// How a child gets into `guest`; see [`Group::entrance`] and [`Group::monitors_desk`].
 #[derive(Debug)]
 pub struct Entrance {
     /// The version-two group, for a child to be born in.
@@ -230,11 +230,22 @@ impl Group {
                 entrance.birthplace = Some(open(&tree.guest())?);
                 continue;
             }
-            let path = tree.guest().join("tasks");
-            let file = fs::OpenOptions::new().write(true).open(&path);
-            entrance.tasks.push(file.map_err(|source| CgroupError::Open { path, source })?);
+            entrance.tasks.push(open_tasks(tree)?);
         }
         Ok(entrance)
+    }
+
+    /// How the monitor comes to spend of the sandbox's processor time and not of everybody's: it works for the sandbox.
+    pub fn monitors_desk(&self) -> Result<Entrance, CgroupError> {
+        let mut desk = Entrance { birthplace: None, tasks: Vec::new(), onward: None };
+        for tree in self.trees.iter().filter(|tree| tree.has(Controller::Cpu)) {
+            if tree.is_v2() {
+                desk.birthplace = Some(open(&tree.guest())?);
+            } else {
+                desk.tasks.push(open_tasks(tree)?);
+            }
+        }
+        Ok(desk)
     }
 
     /// Moves a process into `guest`. It must not have forked yet: its children would stay behind.
@@ -438,6 +449,11 @@ fn enter(group: &Path, pid: i32) -> Result<(), CgroupError> {
         pid,
         source,
     })
+}
+
+fn open_tasks(tree: &Tree) -> Result<fs::File, CgroupError> {
+    let path = tree.guest().join("tasks");
+    fs::OpenOptions::new().write(true).open(&path).map_err(|source| CgroupError::Open { path, source })
 }
 
 fn open(path: &Path) -> Result<OwnedFd, CgroupError> {

@@ -50,10 +50,12 @@ const MAX_PLAN: u64 = 8 << 20;
 pub fn look_around() {
     let _ = KNOWN_LAYOUT.set(Layout::detect());
     let _ = FILTER.set(seccomp::compile(Profile::default()));
+    let _ = MONITOR_FILTER.set(seccomp::compile_for_monitor());
 }
 
 static KNOWN_LAYOUT: OnceLock<Result<Layout, CgroupError>> = OnceLock::new();
 static FILTER: OnceLock<seccomp::Draft> = OnceLock::new();
+static MONITOR_FILTER: OnceLock<seccomp::Program> = OnceLock::new();
 
 /// Reads the plan from standard input, builds the sandbox, reports on standard output, and stays until it has ended.
 pub fn run() -> i32 {
@@ -351,13 +353,18 @@ impl Launch {
         disk: Option<OwnedFd>,
         report: &OwnedFd,
     ) -> Result<Child, LaunchError> {
-        // SAFETY: the process is single-threaded, so the child may go on as after any fork.
-        match check(unsafe { libc::fork() }).map_err(LaunchError::Monitor)? {
-            0 => {
+        let desk = self.privileged.as_ref().map(|privileged| privileged.group.monitors_desk()).transpose()?;
+        let birthplace = desk.as_ref().and_then(|desk| desk.birthplace.as_ref());
+        match namespaces::fork_into(birthplace.map(AsFd::as_fd)).map_err(LaunchError::Monitor)? {
+            Forked::Child => {
                 // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes nothing.
                 unsafe { libc::close(report.as_raw_fd()) };
                 name_process(c"belljar-monitor");
-                let status = match self.monitor(places, guest, probe, disk) {
+                let entered =
+                    desk.iter().flat_map(|desk| &desk.tasks).try_for_each(|mut file| file.write_all(b"0"));
+                drop(desk);
+                let served = entered.and_then(|()| self.monitor(places, guest, probe, disk));
+                let status = match served {
                     Ok(_) => 0,
                     Err(error) => {
                         note(format_args!("[sandbox {}] monitor: {error}", self.plan.id));
@@ -366,7 +373,7 @@ impl Launch {
                 };
                 std::process::exit(status)
             }
-            pid => Ok(Child::new(pid, None)),
+            Forked::Parent { pid, .. } => Ok(Child::new(pid, None)),
         }
     }
 
@@ -390,7 +397,8 @@ impl Launch {
             spool: places.spool.try_clone()?,
             peer_uid: rustix::process::geteuid().as_raw(),
         };
-        confine(self.privileged.as_ref().map(|privileged| privileged.slot.owner_id()), &monitor.spool)?;
+        let owner = self.privileged.as_ref().map(|privileged| privileged.slot.owner_id());
+        confine(owner, &monitor.spool, MONITOR_FILTER.get_or_init(seccomp::compile_for_monitor))?;
         monitor.run()
     }
 }

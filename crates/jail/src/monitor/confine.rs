@@ -7,10 +7,11 @@ use belljar_core::Wall;
 
 use crate::landlock::{self, Reach};
 use crate::namespaces::check;
+use crate::seccomp::Program;
 
-/// Takes the monitor's privileges away: it becomes the sandbox's own unmapped user, and may touch nothing of the
-/// file system but its spool.
-pub(crate) fn confine(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
+/// Takes the monitor's privileges away: it becomes the sandbox's own unmapped user, may touch nothing of the file
+/// system but its spool, and ask nothing of the kernel but what `filter` lets it.
+pub(crate) fn confine(owner: Option<u32>, spool: &OwnedFd, filter: &Program) -> io::Result<()> {
     // Every client and every spool is a descriptor.
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = rustix::process::Rlimit { current: files.maximum, maximum: files.maximum };
@@ -36,6 +37,9 @@ pub(crate) fn confine(owner: Option<u32>, spool: &OwnedFd) -> io::Result<()> {
         let rules =
             landlock::ruleset(&[], &[spool.as_fd()], &[], Reach::Anywhere).map_err(io::Error::other)?;
         landlock::restrict_self(rules.as_fd())?;
+    }
+    if Wall::MonitorFilter.stands() {
+        filter.install_silently()?;
     }
     Ok(())
 }

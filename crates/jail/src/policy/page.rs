@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Capability, DEBUG, GUEST_CAPABILITIES, GUEST_ONLY, REFUSED,
-    REFUSED_HERE, ROOT_CAPABILITIES,
+    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Capability, Checked, DEBUG, GUEST_CAPABILITIES, GUEST_ONLY,
+    MONITOR, MONITOR_CHECKED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES,
 };
 
 const HEAD: &str = "# What a sandbox may ask of the kernel
@@ -18,14 +18,8 @@ adds nothing.
 fn page() -> String {
     let mut page = String::from(HEAD);
     section(&mut page, "Allowed", &[ALLOWED, ALLOWED_HERE].concat());
-    page.push_str("\n## Decided by their arguments\n\n| call | what | answer |\n|---|---|---|\n");
-    for checked in CHECKED {
-        for clause in checked.clauses {
-            let only = if clause.debug_only { " (debug profile)" } else { "" };
-            row(&mut page, checked.call.0, &format!("{}{only}", clause.says), clause.then);
-        }
-        row(&mut page, checked.call.0, "anything else", checked.otherwise);
-    }
+    page.push_str("\n## Decided by their arguments\n");
+    decided(&mut page, CHECKED);
     section(&mut page, "The guest's own (`ENOSYS` to everything it starts)", GUEST_ONLY);
     section(&mut page, "Refused (`EPERM`)", &[REFUSED, REFUSED_HERE].concat());
     section(&mut page, "Refused (`EPERM`) except in the debug profile", DEBUG);
@@ -33,7 +27,24 @@ fn page() -> String {
     capabilities(&mut page, "root inside (`--user root`)", ROOT_CAPABILITIES);
     capabilities(&mut page, "the guest, besides", GUEST_CAPABILITIES);
     page.push_str("\nAll of them count in the sandbox's own user namespace only.\n");
+    section(
+        &mut page,
+        "What the monitor may ask of the kernel, outside the sandbox (all else is `EPERM`)",
+        MONITOR,
+    );
+    decided(&mut page, MONITOR_CHECKED);
     page
+}
+
+fn decided(page: &mut String, calls: &[Checked]) {
+    page.push_str("\n| call | what | answer |\n|---|---|---|\n");
+    for checked in calls {
+        for clause in checked.clauses {
+            let only = if clause.debug_only { " (debug profile)" } else { "" };
+            row(page, checked.call.0, &format!("{}{only}", clause.says), clause.then);
+        }
+        row(page, checked.call.0, "anything else", checked.otherwise);
+    }
 }
 
 fn name(call: &str) -> &str {

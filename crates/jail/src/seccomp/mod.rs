@@ -51,6 +51,14 @@ pub fn compile(profile: Profile) -> Draft {
     Draft(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::ENOSYS)), profile))
 }
 
+/// Compiles what a monitor may ask.
+pub fn compile_for_monitor() -> Program {
+    let mut rules: BTreeMap<u32, Rule> =
+        policy::MONITOR.iter().map(|call| (call.1 as u32, Rule::Answer(Answer::Allow))).collect();
+    rules.extend(policy::MONITOR_CHECKED.iter().map(|checked| (checked.call.1 as u32, Rule::Check(checked))));
+    Program(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::EPERM)), Profile::default()))
+}
+
 impl Draft {
     /// The filter of one sandbox, whose guest is told this word and nobody else is.
     pub fn with_word(&self, word: u64) -> Program {
@@ -72,18 +80,25 @@ impl Program {
     ///
     /// The thread must have `no_new_privs` set. Neither allocates nor locks, so it may run between fork and exec.
     pub fn install(&self) -> io::Result<OwnedFd> {
-        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
         // Once the guest has heard a call, only death interrupts it: otherwise a signal would make it be asked twice.
-        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-        // SAFETY: `program` points to `len` instructions that outlive the call; the kernel only reads them.
-        let listener = unsafe {
-            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
-        };
-        if listener < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let listener =
+            self.load(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)?;
         // SAFETY: the kernel has just given us this descriptor, and only us.
         Ok(unsafe { OwnedFd::from_raw_fd(listener as RawFd) })
+    }
+
+    /// The same for a filter that asks nobody.
+    pub fn install_silently(&self) -> io::Result<()> {
+        self.load(0).map(drop)
+    }
+
+    fn load(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
+        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
+        // SAFETY: `program` points to `len` instructions that outlive the call; the kernel only reads them.
+        let loaded = unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+        };
+        if loaded < 0 { Err(io::Error::last_os_error()) } else { Ok(loaded) }
     }
 
     /// The instructions as text, one a line, jump targets as line numbers.

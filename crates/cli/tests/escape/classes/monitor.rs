@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use belljar_core::Wall::{FrameBounds, MonitorLandlock, MonitorPeers, MonitorUser, WaitingBound};
+use belljar_core::Wall::{
+    FrameBounds, MonitorFilter, MonitorLandlock, MonitorPeers, MonitorUser, WaitingBound,
+};
 use serde_json::{Value, json};
 
 use crate::attack::{Attack, Control, Outcome, Ring, finish, outside, within};
@@ -81,16 +83,43 @@ pub(crate) fn attacks() -> Vec<Attack> {
         outside("MO-program", "as a monitor taken over, start a program", &[MonitorLandlock], |ring| {
             possessed(ring, start_program)
         }),
-        outside("MO-kill", "as a monitor taken over, signal a process of the host", &[MonitorUser], |ring| {
-            possessed(ring, signal_victim)
+        outside(
+            "MO-kill",
+            "as a monitor taken over, signal a process of the host",
+            &[MonitorUser, MonitorFilter],
+            |ring| possessed(ring, signal_victim),
+        ),
+        outside(
+            "MO-root",
+            "as a monitor taken over, become root again",
+            &[MonitorUser, MonitorFilter],
+            |ring| possessed(ring, become_root),
+        ),
+        outside("MO-socket", "as a monitor taken over, reach the host's network", &[MonitorFilter], |ring| {
+            possessed(ring, make_socket)
         }),
-        outside("MO-root", "as a monitor taken over, become root again", &[MonitorUser], |ring| {
-            possessed(ring, become_root)
+        outside("MO-namespace", "as a monitor taken over, make a user namespace", &[MonitorFilter], |ring| {
+            possessed(ring, make_namespace)
+        }),
+        outside("MO-fork", "as a monitor taken over, leave a process behind", &[MonitorFilter], |ring| {
+            possessed(ring, fork)
+        }),
+        outside(
+            "MO-unlock",
+            "as a monitor taken over, make the sandbox look dead while it lives",
+            &[MonitorFilter],
+            |ring| possessed(ring, unlock),
+        ),
+        outside("MO-io-uring", "as a monitor taken over, call past the filter", &[MonitorFilter], |ring| {
+            possessed(ring, make_ring)
+        }),
+        outside("MO-new-code", "as a monitor taken over, run code of its own", &[MonitorFilter], |ring| {
+            possessed(ring, map_code)
         }),
         outside(
             "MO-capabilities",
             "as a monitor taken over, use the launcher's capabilities",
-            &[MonitorUser],
+            &[MonitorUser, MonitorFilter],
             |ring| possessed(ring, set_host_name),
         ),
         plan("MO-plan-unknown-field", "slip the launcher a field that it does not know", |plan| {
@@ -324,8 +353,8 @@ fn possessed(ring: &Ring<'_>, deed: Deed) -> Outcome {
         Err(error) => return Outcome::Broken(format!("the monitor {monitor} cannot be held: {error}")),
     };
     // That it can be made to call at all is part of the control.
-    match held.call(libc::SYS_getppid, &[]) {
-        Ok(parent) if parent > 0 => {}
+    match held.call(libc::SYS_getpid, &[]) {
+        Ok(own) if own == i64::from(monitor) => {}
         other => return Outcome::Broken(format!("the monitor does not do what it is told: {other:?}")),
     }
     match deed(ring, &held) {
@@ -384,6 +413,51 @@ fn become_root(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     Ok("it is root".into())
 }
 
+fn make_socket(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    let numbers = [libc::AF_INET, libc::SOCK_STREAM, 0].map(|number| Argument::Number(number.into()));
+    Ok(format!("descriptor {}", held.call(libc::SYS_socket, &numbers)?))
+}
+
+fn make_namespace(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    held.call(libc::SYS_unshare, &[Argument::Number(libc::CLONE_NEWUSER.into())])?;
+    Ok("it has a user namespace".into())
+}
+
+fn fork(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    let flags = Argument::Number(libc::SIGCHLD.into());
+    let child = held.call(libc::SYS_clone, &[flags, Argument::Number(0)])?;
+    // It goes on as a second monitor otherwise.
+    if let Some(pid) = rustix::process::Pid::from_raw(child as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    Ok(format!("process {child}"))
+}
+
+fn unlock(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    let mut unlocked = 0;
+    for descriptor in 3..64 {
+        let call = [Argument::Number(descriptor), Argument::Number(libc::LOCK_UN.into())];
+        unlocked += i32::from(held.call(libc::SYS_flock, &call).is_ok());
+    }
+    if unlocked > 0 {
+        Ok(format!("{unlocked} locks were let go"))
+    } else {
+        Err(std::io::Error::other("refused"))
+    }
+}
+
+fn make_ring(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    let ring = held.call(libc::SYS_io_uring_setup, &[Argument::Number(1), Argument::Bytes(&[0; 120])])?;
+    Ok(format!("descriptor {ring}"))
+}
+
+fn map_code(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let numbers = [0, 4096, rights, flags, -1, 0].map(|number| Argument::Number(number.into()));
+    Ok(format!("at {:#x}", held.call(libc::SYS_mmap, &numbers)?))
+}
+
 fn set_host_name(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     // To what it is: what counts is whether it may.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
@@ -414,7 +488,7 @@ fn launched(ring: &Ring<'_>, change: fn(&mut Value)) -> Outcome {
 fn launch(launcher: &Path, plan: &str) -> std::io::Result<String> {
     let nursery = Nursery::start(launcher)?;
     let (mut ours, theirs) = UnixStream::pair()?;
-    nursery.order(&theirs, std::fs::File::create("/dev/null")?)?;
+    nursery.order(&theirs)?;
     drop(theirs);
     ours.set_read_timeout(Some(Duration::from_secs(30)))?;
     ours.set_write_timeout(Some(Duration::from_secs(5)))?;
