@@ -1,14 +1,18 @@
-//! The cgroups of the floor: four directories and three limits of version one, or one directory of version two.
+//! The cgroups of the floor. The least: four directories and three limits of version one, or one directory of version
+//! two. Those of a sandbox: a group for all, one for executions and one for this execution, with the limits that the jail
+//! sets.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use crate::launch::Extent;
+
 /// How the host arranges its cgroups, as far as the floor cares.
 pub(crate) enum Hierarchies {
-    /// One mount for each of cpu, memory, pids and freezer.
-    One([PathBuf; 4]),
+    /// One mount for each of cpu, memory, pids and freezer; and one of version two, if there is one.
+    One([PathBuf; 4], Option<PathBuf>),
     /// One mount for all.
     Two(PathBuf),
 }
@@ -18,6 +22,15 @@ const ONE: [(usize, &str, &str); 3] =
     [(0, "cpu.cfs_quota_us", "200000"), (1, "memory.limit_in_bytes", "1073741824"), (2, "pids.max", "256")];
 const TWO: [(&str, &str); 3] =
     [("cpu.max", "200000 100000"), ("memory.max", "1073741824"), ("pids.max", "256")];
+/// What the jail sets in each of its groups, the larger and the smaller. Files that this kernel lacks are passed over.
+const JAILS: [(usize, &str, [&str; 2]); 6] = [
+    (0, "cpu.cfs_period_us", ["100000", "100000"]),
+    (0, "cpu.cfs_quota_us", ["220000", "200000"]),
+    (1, "memory.limit_in_bytes", ["1107296256", "1073741824"]),
+    (1, "memory.memsw.limit_in_bytes", ["1107296256", "1073741824"]),
+    (1, "memory.kmem.tcp.limit_in_bytes", ["276824064", "268435456"]),
+    (2, "pids.max", ["288", "256"]),
+];
 
 impl Hierarchies {
     /// Reads the mount table.
@@ -33,12 +46,13 @@ impl Hierarchies {
                 .map(|mount| PathBuf::from(mount[1]))
         };
         let missing = |what: &str| io::Error::other(format!("no cgroup hierarchy for {what} is mounted"));
+        let unified = fields().find(|mount| mount.get(2) == Some(&"cgroup2"));
+        let unified = unified.map(|mount| PathBuf::from(mount[1]));
         if let Some(cpu) = of_controller("cpu") {
             let other = |name| of_controller(name).ok_or_else(|| missing(name));
-            return Ok(Self::One([cpu, other("memory")?, other("pids")?, other("freezer")?]));
+            return Ok(Self::One([cpu, other("memory")?, other("pids")?, other("freezer")?], unified));
         }
-        let unified = fields().find(|mount| mount.get(2) == Some(&"cgroup2"));
-        unified.map(|mount| Self::Two(PathBuf::from(mount[1]))).ok_or_else(|| missing("cpu"))
+        unified.map(Self::Two).ok_or_else(|| missing("cpu"))
     }
 }
 
@@ -53,10 +67,11 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Makes the groups and sets the limits.
-    pub(crate) fn make(hierarchies: &Hierarchies, name: &str) -> io::Result<Self> {
-        let mut groups = Self { made: Vec::with_capacity(4), tasks: Vec::with_capacity(4), birthplace: None };
-        match hierarchies {
-            Hierarchies::One(mounts) => {
+    pub(crate) fn make(hierarchies: &Hierarchies, name: &str, extent: Extent) -> io::Result<Self> {
+        let mut groups =
+            Self { made: Vec::with_capacity(12), tasks: Vec::with_capacity(4), birthplace: None };
+        match (hierarchies, extent) {
+            (Hierarchies::One(mounts, _), Extent::Least) => {
                 for mount in mounts {
                     groups.make_one(mount.join(name))?;
                 }
@@ -67,7 +82,11 @@ impl Groups {
                     groups.tasks.push(open(&group.join("tasks"))?);
                 }
             }
-            Hierarchies::Two(mount) => {
+            (Hierarchies::One(mounts, unified), Extent::Same) => {
+                groups.make_jails(mounts, unified.as_deref(), name)?
+            }
+            // There the jail's groups differ in number alone, and the floor does with one.
+            (Hierarchies::Two(mount), _) => {
                 groups.make_one(mount.join(name))?;
                 for (file, value) in TWO {
                     set(&groups.made[0].join(file), value)?;
@@ -76,6 +95,36 @@ impl Groups {
             }
         }
         Ok(groups)
+    }
+
+    /// The groups that the jail makes where both versions are mounted: in each a group for all and `box` in it; of
+    /// version two also `guest`, and for the execution a leaf there and in that of processes.
+    fn make_jails(&mut self, mounts: &[PathBuf; 4], unified: Option<&Path>, name: &str) -> io::Result<()> {
+        for (number, mount) in mounts.iter().take(3).enumerate() {
+            let (all, executions) = (mount.join(name), mount.join(name).join("box"));
+            self.make_one(all.clone())?;
+            self.make_one(executions.clone())?;
+            for (_, file, values) in JAILS.iter().filter(|(place, ..)| *place == number) {
+                for (group, value) in [&all, &executions].into_iter().zip(values) {
+                    match set(&group.join(file), value) {
+                        Err(error) if group.join(file).exists() => return Err(error),
+                        _ => {}
+                    }
+                }
+            }
+            let place = if number == 2 { executions.join("e1") } else { executions };
+            if number == 2 {
+                self.make_one(place.clone())?;
+            }
+            self.tasks.push(open(&place.join("tasks"))?);
+        }
+        if let Some(unified) = unified {
+            for part in ["", "guest", "box", "box/e1"] {
+                self.make_one(unified.join(name).join(part))?;
+            }
+            self.birthplace = Some(File::open(unified.join(name).join("box/e1"))?);
+        }
+        Ok(())
     }
 
     fn make_one(&mut self, path: PathBuf) -> io::Result<()> {
@@ -96,7 +145,7 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        for path in &self.made {
+        for path in self.made.iter().rev() {
             let _ = fs::remove_dir(path);
         }
     }
@@ -129,7 +178,9 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
 
     #[test]
     fn version_one_is_taken_where_it_has_the_controllers() {
-        let Ok(Hierarchies::One(mounts)) = Hierarchies::choose(HYBRID) else { panic!("not version one") };
+        let Ok(Hierarchies::One(mounts, Some(_))) = Hierarchies::choose(HYBRID) else {
+            panic!("not version one")
+        };
         let names = mounts.map(|mount| mount.file_name().unwrap().to_owned());
         assert_eq!(names, ["cpu", "memory", "pids", "freezer"]);
     }

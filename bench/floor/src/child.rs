@@ -1,6 +1,6 @@
 //! What the child does between its birth in new namespaces and the exec: plain system calls, no allocation.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 
 use libc::{MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, c_char, c_int, c_ulong};
@@ -17,6 +17,8 @@ pub(crate) struct Birth<'a> {
     pub(crate) stage: &'a CStr,
     /// The options of the overlay.
     pub(crate) overlay: &'a CStr,
+    /// What is mounted besides, where all of a sandbox's mounts are wanted.
+    pub(crate) more: Option<&'a More>,
     /// Program and arguments, ended by a null.
     pub(crate) argv: &'a [*const c_char],
 }
@@ -68,7 +70,7 @@ fn steps(birth: &Birth<'_>) -> c_int {
             return 106;
         }
     }
-    let failed = mounts(birth.stage, birth.overlay);
+    let failed = mounts(birth.stage, birth.overlay, birth.more);
     if failed != 0 {
         return failed;
     }
@@ -86,7 +88,70 @@ pub(crate) fn exec(argv: &[*const c_char], output: c_int) -> c_int {
     120
 }
 
-fn mounts(stage: &CStr, overlay: &CStr) -> c_int {
+/// The mounts that the jail has besides, prepared by the parent.
+pub(crate) struct More {
+    /// Directories to make on the stage before anything is mounted on them, and links.
+    pub(crate) directories: Vec<CString>,
+    /// Copy-on-write layers: options and target.
+    pub(crate) layers: Vec<(CString, CString)>,
+    /// Links in `/dev`: where to, and where.
+    pub(crate) links: Vec<(&'static CStr, &'static CStr)>,
+    /// What of `/proc` is covered by a device, by an empty directory, or by itself and read-only.
+    pub(crate) masks: [Vec<CString>; 3],
+}
+
+impl More {
+    /// Before the root is built: a disk, and the directories on it.
+    fn disk(&self) -> bool {
+        mount(c"floor", c"disk", c"tmpfs", MS_NOSUID | MS_NODEV, Some(c"size=1g,nr_inodes=131072,mode=0755"))
+            && self.directories.iter().all(|path| {
+                // SAFETY: the path ends in null.
+                unsafe { libc::mkdir(path.as_ptr(), 0o755) == 0 }
+            })
+    }
+
+    /// On the root: layers, directories of its own, shared memory, terminals.
+    fn on_root(&self) -> bool {
+        let plain = MS_NOSUID | MS_NODEV;
+        self.layers.iter().all(|(options, target)| mount(c"floor", target, c"overlay", plain, Some(options)))
+            && mount(c"disk/run", c"root/run", c"", MS_BIND, None)
+    }
+
+    fn in_dev(&self) -> bool {
+        // SAFETY: every path ends in null.
+        let made = unsafe {
+            self.links.iter().all(|(to, at)| libc::symlink(to.as_ptr(), at.as_ptr()) == 0)
+                && libc::mkdir(c"root/dev/shm".as_ptr(), 0o1777) == 0
+                && libc::mkdir(c"root/dev/pts".as_ptr(), 0o755) == 0
+        };
+        let plain = MS_NOSUID | MS_NOEXEC;
+        made && mount(c"floor", c"root/dev/shm", c"tmpfs", plain | MS_NODEV, Some(c"size=64m,mode=1777"))
+            && mount(
+                c"devpts",
+                c"root/dev/pts",
+                c"devpts",
+                plain,
+                Some(c"newinstance,ptmxmode=0666,mode=0620"),
+            )
+    }
+
+    /// After the pivot: what `/proc` is not to tell.
+    fn masks(&self) -> bool {
+        let [files, directories, read_only] = &self.masks;
+        let flags = MS_NOSUID | MS_NODEV;
+        files.iter().all(|path| mount(c"/dev/null", path, c"", MS_BIND, None))
+            && directories.first().is_none_or(|first| {
+                mount(c"floor", first, c"tmpfs", flags | libc::MS_RDONLY, Some(c"size=0"))
+                    && directories[1..].iter().all(|path| mount(first, path, c"", MS_BIND, None))
+            })
+            && read_only.iter().all(|path| {
+                let again = MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags | MS_NOEXEC;
+                mount(path, path, c"", MS_BIND, None) && mount(c"", path, c"", again, None)
+            })
+    }
+}
+
+fn mounts(stage: &CStr, overlay: &CStr, more: Option<&More>) -> c_int {
     let plain = MS_NOSUID | MS_NODEV;
     if !mount(c"floor", stage, c"tmpfs", plain, Some(c"mode=0755")) {
         return 107;
@@ -94,9 +159,11 @@ fn mounts(stage: &CStr, overlay: &CStr) -> c_int {
     // SAFETY: every path ends in null.
     unsafe {
         if libc::chdir(stage.as_ptr()) != 0
-            || libc::mkdir(c"upper".as_ptr(), 0o755) != 0
-            || libc::mkdir(c"work".as_ptr(), 0o755) != 0
+            || libc::mkdir(c"disk".as_ptr(), 0o755) != 0
             || libc::mkdir(c"root".as_ptr(), 0o755) != 0
+            || !more.is_none_or(More::disk)
+            || libc::mkdir(c"disk/upper".as_ptr(), 0o755) != 0
+            || libc::mkdir(c"disk/work".as_ptr(), 0o755) != 0
         {
             return 108;
         }
@@ -104,13 +171,21 @@ fn mounts(stage: &CStr, overlay: &CStr) -> c_int {
     if !mount(c"floor", c"root", c"overlay", plain, Some(overlay)) {
         return 109;
     }
-    if !mount(c"/usr", c"root/usr", c"", MS_BIND | MS_REC, None) {
+    let usr = match more {
+        Some(more) => more.on_root(),
+        None => mount(c"/usr", c"root/usr", c"", MS_BIND | MS_REC, None),
+    };
+    if !usr {
         return 115;
     }
     if !mount(c"proc", c"root/proc", c"proc", plain | MS_NOEXEC, None) {
         return 110;
     }
-    if !mount(c"floor", c"root/tmp", c"tmpfs", plain, Some(c"mode=1777")) {
+    let tmp = match more {
+        Some(_) => mount(c"disk/tmp", c"root/tmp", c"", MS_BIND, None),
+        None => mount(c"floor", c"root/tmp", c"tmpfs", plain, Some(c"mode=1777")),
+    };
+    if !tmp {
         return 111;
     }
     if !mount(c"floor", c"root/dev", c"tmpfs", MS_NOSUID | MS_NOEXEC, Some(c"mode=0755")) {
@@ -126,6 +201,9 @@ fn mounts(stage: &CStr, overlay: &CStr) -> c_int {
             return 113;
         }
     }
+    if !more.is_none_or(More::in_dev) {
+        return 116;
+    }
     // SAFETY: constant paths. The old root lies on top of the new one after the pivot, and is let go.
     unsafe {
         if libc::chdir(c"root".as_ptr()) != 0
@@ -136,7 +214,7 @@ fn mounts(stage: &CStr, overlay: &CStr) -> c_int {
             return 114;
         }
     }
-    0
+    if more.is_none_or(More::masks) { 0 } else { 117 }
 }
 
 fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: c_ulong, options: Option<&CStr>) -> bool {

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use libc::c_char;
@@ -25,6 +26,15 @@ pub(crate) struct Times {
     pub(crate) removed: u64,
 }
 
+/// How much is built around the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// One of each kind.
+    Least,
+    /// The mounts and cgroups of one of Belljar's sandboxes.
+    Same,
+}
+
 /// Launches one after the other.
 pub(crate) struct Launcher {
     hierarchies: Hierarchies,
@@ -36,22 +46,22 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     /// A launcher for this host.
-    pub(crate) fn new(hierarchies: Hierarchies) -> io::Result<Self> {
+    pub(crate) fn new(hierarchies: Hierarchies, layers: &[PathBuf]) -> io::Result<Self> {
         // SAFETY: plain system call.
         if unsafe { libc::geteuid() } != 0 {
             return Err(io::Error::other("the floor needs root; try again with sudo"));
         }
         let output = OpenOptions::new().write(true).open("/dev/null")?;
-        Ok(Self { hierarchies, stage: Stage::make()?, output, count: 0 })
+        Ok(Self { hierarchies, stage: Stage::make(layers)?, output, count: 0 })
     }
 
     /// Launches the program behind everything, and waits for it.
-    pub(crate) fn floor(&mut self, command: &[CString]) -> io::Result<Times> {
+    pub(crate) fn floor(&mut self, command: &[CString], extent: Extent) -> io::Result<Times> {
         let argv = pointers(command);
         let start = Instant::now();
         self.count += 1;
         let name = format!("belljar-floor-{}-{}", std::process::id(), self.count);
-        let groups = Groups::make(&self.hierarchies, &name)?;
+        let groups = Groups::make(&self.hierarchies, &name, extent)?;
         let (released, mut release) = io::pipe()?;
         let birth = Birth {
             joins: groups.joins(),
@@ -59,6 +69,7 @@ impl Launcher {
             output: self.output.as_raw_fd(),
             stage: &self.stage.directory,
             overlay: &self.stage.overlay,
+            more: (extent == Extent::Same).then_some(&self.stage.more),
             argv: &argv,
         };
         let pid = clone(&groups)?;
@@ -148,7 +159,7 @@ fn succeeded(status: i32, command: &[CString]) -> io::Result<()> {
     let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let how = match libc::WEXITSTATUS(status) {
         120 => "cannot be executed".to_owned(),
-        step @ 101..=115 => format!("was not reached: step {step} of the child failed (see child.rs)"),
+        step @ 101..=117 => format!("was not reached: step {step} of the child failed (see child.rs)"),
         code => format!("ended with status {code} (raw {status:#x})"),
     };
     Err(io::Error::other(format!("{program} {how}")))

@@ -1,5 +1,5 @@
-//! The floor: how fast a process can be put into the same kinds of namespaces, mounts and cgroups that Belljar's jail
-//! uses, when nothing else is done. No filter, no Landlock, no guest, no monitor, no template. It is what the bench
+//! The floor: how fast a process can be put into the same namespaces, mounts and cgroups that Belljar's jail uses, when
+//! nothing else is done; and, as the least, into one of each kind. No filter, no Landlock, no guest, no monitor, no template. It is what the bench
 //! divides by, so it is written to be fast and is of no other use: it is not a sandbox.
 
 mod cgroup;
@@ -9,19 +9,22 @@ mod stage;
 
 use std::ffi::CString;
 use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cgroup::Hierarchies;
-use launch::{Launcher, Times};
+use launch::{Extent, Launcher, Times};
 
 const HELP: &str = "\
 The least that a sandbox can cost on this machine.
 
 Usage: belljar-floor ROUNDS [PROGRAM ARGUMENT...]   time so many launches (default program: /bin/true)
        belljar-floor check                          show from inside that every part is there
-       belljar-floor serve                          launch what each line of standard input asks for
+       belljar-floor serve [LAYER...]               launch what each line of standard input asks for
 
-A line for `serve` is `bare` or `floor`, then the program and its arguments, separated by tabs. The answer is a line
+A line for `serve` is `bare`, `least` or `floor`, then the program and its arguments, separated by tabs. The floor has a
+copy-on-write layer for each directory LAYER (default: /usr), and all other mounts and cgroups of a sandbox; the least
+has one of each kind. The answer is a line
 of two numbers, in nanoseconds: until the program was reaped, and until its cgroups were removed as well.
 
 Needs root. It is a measure, not a sandbox: it has none of the filters.
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        ["serve"] => serve(),
+        ["serve", layers @ ..] => serve(layers),
         ["check"] => check(),
         [rounds, command @ ..] if rounds.parse::<usize>().is_ok_and(|rounds| rounds > 0) => {
             let command = if command.is_empty() { &["/bin/true"] } else { command };
@@ -61,18 +64,22 @@ fn strings(words: &[&str]) -> io::Result<Vec<CString>> {
 
 fn measure(rounds: usize, command: &[&str]) -> io::Result<()> {
     let command = strings(command)?;
-    let mut launcher = Launcher::new(Hierarchies::detect()?)?;
-    let (mut bare, mut reaped, mut removed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut launcher = launcher(&[])?;
+    let (mut bare, mut least, mut reaped, mut removed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         bare.push(launcher.bare(&command)?.reaped);
-        let times = launcher.floor(&command)?;
+        least.push(launcher.floor(&command, Extent::Least)?.reaped);
+        let times = launcher.floor(&command, Extent::Same)?;
         reaped.push(times.reaped);
         removed.push(times.removed);
     }
     println!("{:<34} {:>9} {:>9}", format!("{rounds} rounds, in milliseconds"), "median", "p99");
-    for (name, mut times) in
-        [("bare fork and exec", bare), ("floor, reaped", reaped), ("floor, cgroups removed", removed)]
-    {
+    for (name, mut times) in [
+        ("bare fork and exec", bare),
+        ("least, reaped", least),
+        ("floor, reaped", reaped),
+        ("floor, cgroups removed", removed),
+    ] {
         times.sort_unstable();
         let at = |percent: usize| times[((times.len() - 1) * percent).div_ceil(100)] as f64 / 1e6;
         println!("{name:<34} {:>9.3} {:>9.3}", at(50), at(99));
@@ -80,14 +87,25 @@ fn measure(rounds: usize, command: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-fn serve() -> io::Result<()> {
-    let mut launcher = Launcher::new(Hierarchies::detect()?)?;
+fn launcher(layers: &[&str]) -> io::Result<Launcher> {
+    let layers = if layers.is_empty() { &["/usr"] } else { layers };
+    let layers: Vec<PathBuf> = layers.iter().map(PathBuf::from).collect();
+    Launcher::new(Hierarchies::detect()?, &layers)
+}
+
+fn serve(layers: &[&str]) -> io::Result<()> {
+    let mut launcher = launcher(layers)?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split('\t').collect();
         let Times { reaped, removed } = match words.as_slice() {
             ["bare", command @ ..] if !command.is_empty() => launcher.bare(&strings(command)?)?,
-            ["floor", command @ ..] if !command.is_empty() => launcher.floor(&strings(command)?)?,
+            ["least", command @ ..] if !command.is_empty() => {
+                launcher.floor(&strings(command)?, Extent::Least)?
+            }
+            ["floor", command @ ..] if !command.is_empty() => {
+                launcher.floor(&strings(command)?, Extent::Same)?
+            }
             _ => return Err(io::Error::other(format!("`{}` is not a request", line.escape_debug()))),
         };
         let mut output = io::stdout().lock();
@@ -111,14 +129,16 @@ echo gone > /dev/null && [ -c /dev/zero ] && [ -c /dev/urandom ] && [ -c /dev/ra
 [ "$(tail -n +3 /proc/net/dev | wc -l)" = 1 ] || fail "there is a network besides loopback"
 grep -q '^ *lo:' /proc/net/dev || fail "loopback is missing"
 [ "$(uname -n)" = floor ] || fail "the host name is the host's"
-[ "$(wc -l < /proc/self/mounts)" -le 12 ] || fail "mounts of the host are left"
+[ "$(wc -l < /proc/self/mounts)" -le "$1" ] || fail "mounts of the host are left"
+[ "$(wc -l < /proc/self/mounts)" -ge "$2" ] || fail "mounts are missing"
 ! grep -q belljar-floor /proc/self/cgroup || fail "the cgroup namespace was entered before the cgroup"
 "#;
 
 fn check() -> io::Result<()> {
-    let command = strings(&["/bin/sh", "-c", INSIDE])?;
-    let mut launcher = Launcher::new(Hierarchies::detect()?)?;
-    launcher.floor(&command)?;
+    let mut launcher = launcher(&[])?;
+    for (extent, most, fewest) in [(Extent::Least, "12", "8"), (Extent::Same, "60", "25")] {
+        launcher.floor(&strings(&["/bin/sh", "-c", INSIDE, "sh", most, fewest])?, extent)?;
+    }
     println!("every part of the floor is there");
     Ok(())
 }

@@ -17,9 +17,11 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// Starts it.
-    pub(super) fn start(program: &Path) -> Result<Self> {
-        let started = Command::new(program).arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    /// Starts it, with these copy-on-write layers.
+    pub(super) fn start(program: &Path, layers: &[String]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("serve").args(layers).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let started = command.spawn();
         let mut child =
             started.map_err(|source| BenchError::Start { program: program.display().to_string(), source })?;
         match (child.stdin.take(), child.stdout.take()) {
@@ -41,6 +43,11 @@ impl Floor {
     /// From the first cgroup made to the program reaped, and to the last cgroup removed.
     pub(super) fn floor(&mut self, argv: &[&str]) -> Result<Times> {
         self.ask("floor", argv)
+    }
+
+    /// The same with one of each kind only.
+    pub(super) fn least(&mut self, argv: &[&str]) -> Result<Times> {
+        self.ask("least", argv)
     }
 
     fn ask(&mut self, kind: &str, argv: &[&str]) -> Result<Times> {

@@ -62,8 +62,9 @@ impl Program {
 }
 
 /// Every contestant: its key, its name for people, whether it is ours, and what it is.
-const CONTESTANTS: [(&str, &str, bool); 10] = [
+const CONTESTANTS: [(&str, &str, bool); 11] = [
     ("bare", "bare fork and exec", false),
+    ("least", "least launcher", false),
     ("floor", "floor launcher", false),
     ("library", "belljar, library call", true),
     ("run", "belljar run", true),
@@ -76,7 +77,8 @@ const CONTESTANTS: [(&str, &str, bool); 10] = [
 ];
 
 /// What the others are divided by.
-const REFERENCES: [(&str, &str); 3] = [("floor", "/floor"), ("bwrap", "/bwrap"), ("run", "/run")];
+const REFERENCES: [(&str, &str); 4] =
+    [("least", "/least"), ("floor", "/floor"), ("bwrap", "/bwrap"), ("run", "/run")];
 
 /// How long one start took.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +99,7 @@ impl Times {
 /// How one contestant starts a program.
 enum How<'a> {
     Bare,
+    Least,
     Floor,
     Library(&'a Bell),
     Process(Launch),
@@ -115,6 +118,7 @@ impl Contestant<'_> {
     async fn once(&mut self, floor: &mut Floor) -> Result<Times> {
         match &mut self.how {
             How::Bare => floor.bare(self.program.argv()),
+            How::Least => floor.least(self.program.argv()),
             How::Floor => floor.floor(self.program.argv()),
             How::Library(bell) => {
                 let start = Instant::now();
@@ -133,13 +137,14 @@ impl Contestant<'_> {
 pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &mut Report) -> Result<()> {
     let rounds = args.rounds_or(200, 60);
     let budget = Duration::from_secs(if args.quick { 4 } else { 12 });
-    let mut floor = Floor::start(&beside("belljar-floor")?)?;
+    let mut floor = Floor::start(&beside("belljar-floor")?, &layers(bell).await?)?;
     let rivals = rivals::prepare(scratch, |key| args.wants_contestant(key));
     let mut contestants = Vec::new();
     for (key, _, _) in CONTESTANTS.into_iter().filter(|(key, ..)| args.wants_contestant(key)) {
         for program in Program::ALL {
             let how = match key {
                 "bare" => Ok(How::Bare),
+                "least" => Ok(How::Least),
                 "floor" => Ok(How::Floor),
                 "library" => Ok(How::Library(bell)),
                 "run" => Ok(How::Process(Launch::belljar_run(&beside("belljar")?, bell.home()))),
@@ -185,6 +190,18 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &m
         report.tables.push(table);
     }
     Ok(())
+}
+
+/// The copy-on-write layers of a sandbox besides its root, as it sees them itself.
+async fn layers(bell: &Bell) -> Result<Vec<String>> {
+    let sandbox = bell.create().await?;
+    let told = bell::run(&*sandbox, ExecRequest::argv(["cat", "/proc/self/mounts"])).await?;
+    sandbox.cleanup().await?;
+    let told = String::from_utf8_lossy(&told.stdout.to_bytes()).into_owned();
+    let mounts = told.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let layers =
+        mounts.filter(|mount| mount.get(2) == Some(&"overlay")).filter_map(|mount| mount.get(1).copied());
+    Ok(layers.filter(|target| *target != "/").map(str::to_owned).collect())
 }
 
 /// Starts it three times: does it work, is it warm, and how often can it be measured in the time there is.

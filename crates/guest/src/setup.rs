@@ -1,5 +1,6 @@
 //! How this sandbox is made, as the launcher said it in the first message.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -21,8 +22,7 @@ pub(crate) struct Setup {
     pub(crate) shell: String,
     pub(crate) leaves: Vec<(OwnedFd, LeafDir)>,
     pub(crate) joins: Vec<OwnedFd>,
-    /// Where the processes of file operations live.
-    pub(crate) files: Leaf,
+    files: OnceCell<Leaf>,
     pub(crate) limits: Vec<(u32, u64, u64)>,
     pub(crate) netlink: Option<Netlink>,
 }
@@ -45,7 +45,6 @@ impl Setup {
             let directory = leaf::adopt(fd).map_err(adopt("take over a cgroup directory"))?;
             joins.push(leaf::door(&directory).map_err(adopt("open a cgroup's tasks"))?);
         }
-        let files = Leaf::for_files(&leaves).map_err(adopt("make a cgroup for file operations"))?;
         let (mut user, mut root, mut landlock) = (init.user, init.root, Vec::new());
         for account in std::iter::once(&mut user).chain(&mut root) {
             if let Some(fd) = account.landlock_fd {
@@ -66,7 +65,7 @@ impl Setup {
             shell,
             leaves,
             joins,
-            files,
+            files: OnceCell::new(),
             limits,
             netlink,
         })
@@ -80,6 +79,17 @@ impl Setup {
                 Error::new(ErrorCode::Unsupported, "this sandbox has no root user")
                     .hint("the host gives it one user id only; run as `user`")
             }),
+        }
+    }
+
+    /// Where the processes of file operations live, from the first one on.
+    pub(crate) fn files(&self) -> Result<&Leaf, Errno> {
+        match self.files.get() {
+            Some(files) => Ok(files),
+            None => {
+                let made = Leaf::for_files(&self.leaves)?;
+                Ok(self.files.get_or_init(|| made))
+            }
         }
     }
 

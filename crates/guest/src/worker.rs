@@ -33,8 +33,9 @@ pub(crate) fn start(request: FileRequest, setup: &Setup) -> Result<Worker, Error
     for end in [&input, &results] {
         rustix::io::ioctl_fionbio(end, true).map_err(|errno| failure::at("pipe", errno))?;
     }
+    let files = setup.files().map_err(|errno| failure::at("make a cgroup for file operations", errno))?;
     // SAFETY: the guest has one thread, so the child may go on as an ordinary program; it never returns.
-    match unsafe { birth::fork_into(setup.files.birthplace()) } {
+    match unsafe { birth::fork_into(files.birthplace()) } {
         -1 => Err(Error::new(ErrorCode::ResourceExhausted, "no room for a process to do the file operation")
             .hint("the sandbox is at its limit of processes; end some or give it more with --pids")),
         0 => {

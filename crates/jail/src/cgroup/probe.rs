@@ -40,13 +40,18 @@ impl Probe {
         Usage {
             memory_current: self.0.memory_current.read(),
             memory_peak: self.0.memory_peak.read(),
-            oom_kills: self.0.oom_kills.read(),
+            oom_kills: self.oom_kills(),
             cpu_usec: self.0.cpu_usec.read(),
             pids_current: self.0.pids_current.read(),
             pids_peak: self.0.pids_peak.read(),
             read_bytes: self.0.read_bytes.read(),
             write_bytes: self.0.write_bytes.read(),
         }
+    }
+
+    /// Reads the one counter.
+    pub fn oom_kills(&self) -> Option<u64> {
+        self.0.oom_kills.read()
     }
 
     /// Starts the peak of memory anew at what is in use now; false if this kernel cannot, and keeps the old peak.

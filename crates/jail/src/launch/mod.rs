@@ -72,6 +72,7 @@ pub fn run() -> i32 {
         Ok(running) => {
             // SAFETY: plain system call on a number.
             unsafe { libc::alarm(0) };
+            running.let_go_of_stage();
             running.wait();
             0
         }
@@ -208,17 +209,15 @@ impl Launch {
     }
 
     fn build(mut self) -> Result<Running, LaunchError> {
-        let Places { lock, spool, .. } = self.try_build()?;
-        let Self { plan, privileged, .. } = self;
-        let running = Running { plan, spool, _lock: lock, privileged };
+        let (Places { lock, spool, .. }, guest) = self.try_build()?;
         report(&Report::Ready);
-        running.let_go_of_stage();
-        Ok(running)
+        let Self { plan, privileged, .. } = self;
+        Ok(Running { plan, guest, spool, _lock: lock, privileged })
     }
 
     /// Forks the child, gives it its ids, cgroups and file system, forks the monitor meanwhile, and sees the child become
     /// the guest.
-    fn try_build(&mut self) -> Result<Places, LaunchError> {
+    fn try_build(&mut self) -> Result<(Places, OwnedFd), LaunchError> {
         let Some(guest_end) = self.guest_end.take() else {
             return Err(LaunchError::InUse(self.plan.state_dir.clone()));
         };
@@ -274,7 +273,7 @@ impl Launch {
         // With the child's end gone, its own end is noticed while we write to it; and what is the child's alone is not for
         // the monitor to have, which is forked from here.
         drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
-        let child = Child::new(pid, Some(pidfd));
+        let child = Child { pid, pidfd, kept: false };
         let tree = self.furnish(pid)?;
         if let Some(Privileged { group, .. }) = &self.privileged {
             if goes_on {
@@ -310,9 +309,11 @@ impl Launch {
             .map_err(io::Error::from)
             .and_then(|built| (&places.lock).write_all(&built))
             .map_err(|source| LaunchError::State { path: self.plan.state_dir.join(LOCK_FILE), source })?;
+        let guest = child.pidfd.try_clone();
+        let guest = guest.map_err(|source| LaunchError::Channel { what: "a descriptor", source })?;
         child.keep();
         monitor.keep();
-        Ok(places)
+        Ok((places, guest))
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -373,7 +374,7 @@ impl Launch {
                 };
                 std::process::exit(status)
             }
-            Forked::Parent { pid, .. } => Ok(Child::new(pid, None)),
+            Forked::Parent { pid, pidfd } => Ok(Child { pid, pidfd, kept: false }),
         }
     }
 
@@ -385,7 +386,7 @@ impl Launch {
         probe: Option<Probe>,
         disk: Option<OwnedFd>,
     ) -> io::Result<SandboxState> {
-        let guest_process = guest.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?.try_clone()?;
+        let guest_process = guest.pidfd.try_clone()?;
         let monitor = Monitor {
             guest: self.host_end.try_clone()?,
             guest_process,
@@ -443,15 +444,11 @@ fn limits(plan: &Plan) -> cgroup::Limits {
 /// A child that dies with its launch unless the launch succeeds.
 struct Child {
     pid: i32,
-    pidfd: Option<OwnedFd>,
+    pidfd: OwnedFd,
     kept: bool,
 }
 
 impl Child {
-    fn new(pid: i32, pidfd: Option<OwnedFd>) -> Self {
-        Self { pid, pidfd, kept: false }
-    }
-
     fn keep(mut self) {
         self.kept = true;
     }

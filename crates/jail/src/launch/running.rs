@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 
 use belljar_core::SandboxState;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitOptions, wait};
 
 use super::Privileged;
@@ -14,6 +15,7 @@ use crate::plan::Plan;
 /// A sandbox with its monitor.
 pub(super) struct Running {
     pub(super) plan: Plan,
+    pub(super) guest: OwnedFd,
     pub(super) spool: OwnedFd,
     pub(super) _lock: File,
     pub(super) privileged: Option<Privileged>,
@@ -29,9 +31,12 @@ impl Running {
         let _ = fs::remove_file(self.plan.state_dir.join(SOCKET_FILE));
     }
 
-    /// The sandbox has its own copy of the tree; ours would only keep the disk alive.
+    /// The sandbox has its own copy of the tree; ours would only keep the disk alive. There is no hurry, while all the
+    /// processors have to do with the sandbox's first command; and if that was all, our copy goes when we do.
     pub(super) fn let_go_of_stage(&self) {
-        if self.privileged.is_some() {
+        const WHILE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let ended = poll(&mut [PollFd::new(&self.guest, PollFlags::IN)], Some(&WHILE));
+        if self.privileged.is_some() && ended == Ok(0) {
             let _ = rustix::mount::unmount(&self.plan.stage, rustix::mount::UnmountFlags::DETACH);
         }
     }

@@ -151,7 +151,7 @@ impl Service {
             input: Input::new(),
             start_us: None,
             outcome: None,
-            oom_baseline: self.given.probe.as_ref().and_then(|probe| probe.read().oom_kills),
+            oom_baseline: self.given.probe.as_ref().and_then(Probe::oom_kills),
             peak_is_ours,
         };
         self.executions.insert(id, execution);
