@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::args::Source;
 use crate::transfer::Limit;
-use crate::{args, unpack};
+use crate::{args, pack, unpack};
 
 const PIECE: usize = 256 * 1024;
 
@@ -39,8 +39,10 @@ pub(crate) fn tar_of(source: Source, name: String) -> ByteStream {
     let pack = move || {
         let mut archive = tar::Builder::new(io::BufWriter::with_capacity(PIECE, Pipe(sender.clone())));
         let packed = match source {
-            Source::File { path, file } => append_file(&mut archive, &path, &file, Path::new(&name)),
-            Source::Directory(path) => append_directory(&mut archive, &path, Path::new("")),
+            Source::File { path, file } => pack::append_file(&mut archive, &path, &file, Path::new(&name)),
+            Source::Directory { path, directory } => {
+                pack::append_directory(&mut archive, &path, &directory, Path::new(""))
+            }
         };
         let finished = packed.and_then(|()| {
             let whole = archive.into_inner().and_then(|mut buffer| buffer.flush());
@@ -68,58 +70,6 @@ impl Write for Pipe {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn header(kind: tar::EntryType, metadata: &fs::Metadata) -> tar::Header {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(metadata.permissions().mode() & 0o777);
-    header.set_mtime(metadata.mtime().try_into().unwrap_or(0));
-    header.set_size(0);
-    header
-}
-
-fn append_file(archive: &mut tar::Builder<impl Write>, path: &Path, file: &File, name: &Path) -> Result<()> {
-    let unreadable = |error: io::Error| args::unreadable(path, &error);
-    let metadata = file.metadata().map_err(unreadable)?;
-    let mut header = header(tar::EntryType::Regular, &metadata);
-    header.set_size(metadata.len());
-    let mut content = file.take(metadata.len());
-    archive.append_data(&mut header, name, &mut content).map_err(unreadable)?;
-    if content.limit() > 0 {
-        return Err(args::unreadable(path, &io::Error::other("it shrank while it was copied")));
-    }
-    Ok(())
-}
-
-/// Links are copied as links; sockets, pipes and devices cannot be copied, which ends the copy.
-fn append_directory(archive: &mut tar::Builder<impl Write>, path: &Path, name: &Path) -> Result<()> {
-    let unreadable = |error: io::Error| args::unreadable(path, &error);
-    let mut entries =
-        fs::read_dir(path).map_err(unreadable)?.collect::<io::Result<Vec<_>>>().map_err(unreadable)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let (path, name) = (entry.path(), name.join(entry.file_name()));
-        let unreadable = |error: io::Error| args::unreadable(&path, &error);
-        let metadata = fs::symlink_metadata(&path).map_err(unreadable)?;
-        let kind = metadata.file_type();
-        if kind.is_dir() {
-            let mut header = header(tar::EntryType::Directory, &metadata);
-            archive.append_data(&mut header, &name, io::empty()).map_err(unreadable)?;
-            append_directory(archive, &path, &name)?;
-        } else if kind.is_symlink() {
-            let target = fs::read_link(&path).map_err(unreadable)?;
-            let mut header = header(tar::EntryType::Symlink, &metadata);
-            archive.append_link(&mut header, &name, &target).map_err(unreadable)?;
-        } else if kind.is_file() {
-            let file = File::open(&path).map_err(unreadable)?;
-            append_file(archive, &path, &file, &name)?;
-        } else {
-            let error = io::Error::other("it is neither file, directory nor link");
-            return Err(args::unreadable(&path, &error));
-        }
-    }
-    Ok(())
 }
 
 /// Writes a stream to a file of the host. What was there stays until everything has arrived.

@@ -13,6 +13,7 @@ mod interrupt;
 mod log;
 mod outcome;
 mod outlet;
+mod pack;
 mod print;
 mod terminal;
 #[cfg(test)]

@@ -58,16 +58,16 @@ impl Transfer<'_> {
     pub(crate) async fn upload(&self, upload: Upload) -> Result<()> {
         let name = upload.to.as_str().rsplit('/').find(|part| !part.is_empty()).unwrap_or("file").to_owned();
         match upload.source {
-            Source::Directory(path) => self.directory_in(path, &upload.to).await,
+            Source::Directory { path, directory } => self.directory_in(path, directory, &upload.to).await,
             Source::File { path, file } => self.file_in(path, file, &upload.to, name).await,
         }
     }
 
-    async fn directory_in(&self, path: PathBuf, to: &FilePath) -> Result<()> {
+    async fn directory_in(&self, path: PathBuf, directory: std::fs::File, to: &FilePath) -> Result<()> {
         let files = self.sandbox.files()?;
         files.make_dir(to, self.user).await?;
         let name = path.display().to_string();
-        let archive = host_files::tar_of(Source::Directory(path), String::new());
+        let archive = host_files::tar_of(Source::Directory { path, directory }, String::new());
         files.unpack(to, self.user, shown(archive, self.printer, &name, None)).await
     }
 
@@ -94,7 +94,7 @@ impl Transfer<'_> {
     /// Copies a file or directory into an existing directory, or to that very path.
     pub(crate) async fn copy_in(&self, source: Source, to: &FilePath) -> Result<()> {
         let path = match &source {
-            Source::File { path, .. } | Source::Directory(path) => path.clone(),
+            Source::File { path, .. } | Source::Directory { path, .. } => path.clone(),
         };
         let into_directory = to.as_str().ends_with('/') || self.is_directory(to).await?;
         let to = match into_directory {

@@ -20,7 +20,12 @@ pub(crate) enum Source {
         file: File,
     },
     /// A directory with everything in it.
-    Directory(PathBuf),
+    Directory {
+        /// Where it is, for messages.
+        path: PathBuf,
+        /// It, open: whatever comes to stand at the path later is not what was asked for.
+        directory: File,
+    },
 }
 
 impl Source {
@@ -31,8 +36,7 @@ impl Source {
         let file = file.map_err(|error| unreadable(path, &error))?;
         let kind = file.metadata().map_err(|error| unreadable(path, &error))?.file_type();
         if kind.is_dir() {
-            std::fs::read_dir(path).map_err(|error| unreadable(path, &error))?;
-            return Ok(Self::Directory(path.to_owned()));
+            return Ok(Self::Directory { path: path.to_owned(), directory: file });
         }
         if kind.is_fifo() || kind.is_socket() || kind.is_block_device() {
             return Err(unreadable(path, &std::io::Error::other("it is neither a file nor a directory")));
@@ -150,7 +154,7 @@ mod tests {
         assert_eq!(upload.to.as_str(), "data.csv", "split at the last colon");
         assert!(matches!(upload.source, Source::File { .. }));
         let upload = Upload::parse(&format!("{}:data", dir.path().display())).unwrap();
-        assert!(matches!(upload.source, Source::Directory(_)));
+        assert!(matches!(upload.source, Source::Directory { .. }));
 
         for (text, word) in [
             ("data.csv", "SRC:DST"),
