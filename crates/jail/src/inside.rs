@@ -74,8 +74,8 @@ const MASKED_FILES: [&str; 27] = [
     "vmallocinfo",
     "zoneinfo",
 ];
-const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "driver", "pressure", "scsi"];
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "tty"];
+const MASKED_DIRECTORIES: [&str; 8] = ["acpi", "asound", "bus", "driver", "fs", "irq", "pressure", "scsi"];
+const READ_ONLY: [&str; 2] = ["sys", "tty"];
 
 /// Directories that the default user may write to, as far as permissions go.
 const USER_WRITABLE: [&str; 8] = ["/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var"];

@@ -7,6 +7,12 @@ use belljar_core::Wall::{
 
 use crate::attack::{Attack, Control, inside};
 
+/// A directory that the kernel may lack, or have nothing in.
+fn listed(path: &str) -> Control {
+    let holds_something = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    if holds_something { Control::WallsDown } else { Control::Moot("this kernel has nothing there") }
+}
+
 pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         inside(
@@ -117,6 +123,33 @@ if os.listdir("/proc/pressure"): won(os.listdir("/proc/pressure"))
         } else {
             Control::Moot("this kernel measures no pressure")
         }),
+        inside(
+            "PS-file-systems",
+            "watch how the disks of the host and of neighbours fill",
+            &[ProcMasks],
+            r#"
+if os.listdir("/proc/fs"): won(os.listdir("/proc/fs"))
+"#,
+        )
+        .control(listed("/proc/fs")),
+        inside(
+            "PS-buses",
+            "see the host's hardware",
+            &[ProcMasks],
+            r#"
+if os.listdir("/proc/bus"): won(os.listdir("/proc/bus"))
+"#,
+        )
+        .control(listed("/proc/bus")),
+        inside(
+            "PS-interrupt-lines",
+            "see the host's interrupts one by one",
+            &[ProcMasks],
+            r#"
+if os.listdir("/proc/irq"): won(os.listdir("/proc/irq"))
+"#,
+        )
+        .control(listed("/proc/irq")),
         inside(
             "PS-memory-zones",
             "see how the host's memory is laid out",
