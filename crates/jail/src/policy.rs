@@ -103,6 +103,15 @@ const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
 /// Asks for the personality and changes nothing.
 const PERSONALITY_QUERY: u32 = 0xffff_ffff;
 const SO_TIMESTAMPING_NEW: u32 = 65;
+const INTERNET: &[u32] = &[libc::AF_INET as u32, libc::AF_INET6 as u32];
+/// 0 is the family's own for the type.
+const PROTOCOLS: &[u32] = &[
+    0,
+    libc::IPPROTO_ICMP as u32,
+    libc::IPPROTO_TCP as u32,
+    libc::IPPROTO_UDP as u32,
+    libc::IPPROTO_ICMPV6 as u32,
+];
 
 /// Stand for the two halves of the guest's word, which is another in every sandbox.
 pub const WORD_LOW: u32 = 0x6c6c_6562;
@@ -112,6 +121,8 @@ pub const WORD_HIGH: u32 = 0x2172_616a;
 const REFUSE: Answer = Answer::Errno(libc::EPERM);
 const NO_SUCH_FAMILY: Answer = Answer::Errno(libc::EAFNOSUPPORT);
 const NO_SUCH_OPTION: Answer = Answer::Errno(libc::ENOPROTOOPT);
+const NO_SUCH_PROTOCOL: Answer = Answer::Errno(libc::EPROTONOSUPPORT);
+const NO_SUCH_DEVICE: Answer = Answer::Errno(libc::ENODEV);
 const IN_APPEARANCE: Answer = Answer::Errno(0);
 
 const KINDS_OF_NODES: &[u32] = &[libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFREG, 0];
@@ -237,23 +248,49 @@ pub const CHECKED: &[Checked] = &[
                 &[is(1, &[libc::IPPROTO_TCP as u32]), is(2, &[libc::TCP_ULP as u32])],
                 NO_SUCH_OPTION,
             ),
+            clause(
+                "no flow labels of version six: one table serves the whole machine",
+                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, &[libc::IPV6_FLOWLABEL_MGR as u32])],
+                NO_SUCH_OPTION,
+            ),
+            clause(
+                "no groups of version six, as if no interface had any: being in one is memory that nobody counts, and \
+                 only version four bounds their number",
+                &[
+                    is(1, &[libc::IPPROTO_IPV6 as u32]),
+                    is(
+                        2,
+                        &[
+                            libc::IPV6_ADD_MEMBERSHIP as u32,
+                            libc::MCAST_JOIN_GROUP as u32,
+                            libc::MCAST_JOIN_SOURCE_GROUP as u32,
+                        ],
+                    ),
+                ],
+                NO_SUCH_DEVICE,
+            ),
         ],
         otherwise: Answer::Allow,
     },
     Checked {
         call: ("SYS_socket", libc::SYS_socket),
         clauses: &[
+            clause("unix", &[is(0, &[libc::AF_UNIX as u32])], Answer::Allow),
             clause(
-                "unix and version six",
-                &[is(0, &[libc::AF_UNIX as u32, libc::AF_INET6 as u32])],
-                Answer::Allow,
-            ),
-            clause(
-                "version four, but not the type that the kernel turns into a packet socket, another family",
+                "not the type that the kernel turns into a packet socket, another family",
                 &[is(0, &[libc::AF_INET as u32]), masked(1, SOCKET_TYPE, &[SOCK_PACKET])],
                 NO_SUCH_FAMILY,
             ),
-            clause("version four", &[is(0, &[libc::AF_INET as u32])], Answer::Allow),
+            clause(
+                "versions four and six: TCP, UDP and ICMP",
+                &[is(0, INTERNET), is(2, PROTOCOLS)],
+                Answer::Allow,
+            ),
+            clause(
+                "no other protocols on top of them (MPTCP, UDP-Lite, SCTP): seldom used, seldom looked at",
+                &[is(0, INTERNET)],
+                NO_SUCH_PROTOCOL,
+            ),
             clause(
                 "netlink for routes, to the guest: it adds the word that only it was told",
                 &[

@@ -84,6 +84,8 @@ fn errno_name(errno: i32) -> &'static str {
         libc::EINVAL => "EINVAL",
         libc::EAFNOSUPPORT => "EAFNOSUPPORT",
         libc::ENOPROTOOPT => "ENOPROTOOPT",
+        libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
+        libc::ENODEV => "ENODEV",
         other => panic!("the page has no name for error {other}"),
     }
 }

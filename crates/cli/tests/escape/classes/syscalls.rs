@@ -17,6 +17,16 @@ fn ciphers() -> Control {
     }
 }
 
+/// A protocol that the kernel may lack.
+fn protocol(kind: rustix::net::SocketType, number: u32) -> Control {
+    use rustix::net::{AddressFamily, Protocol, socket};
+    let protocol = std::num::NonZeroU32::new(number).map(Protocol::from_raw);
+    match socket(AddressFamily::INET, kind, protocol) {
+        Ok(_) => Control::WallsDown,
+        Err(_) => Control::Moot("this kernel has no such protocol"),
+    }
+}
+
 pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         inside(
@@ -365,6 +375,63 @@ asked.setsockopt(1, 37, 0x18)
 if asked.getsockopt(1, 37): won("copies are queued")
 "#,
         ),
+        inside(
+            "SY-flow-labels",
+            "take the machine's flow labels away from others",
+            &[Seccomp],
+            r#"
+asked = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+label = socket.inet_pton(socket.AF_INET6, "::1") + bytes(4) + struct.pack("=BBHHHI", 0, 1, 1, 6, 6, 0)
+asked.setsockopt(41, 32, label)
+won("one label is taken")
+"#,
+        ),
+        inside(
+            "SY-groups",
+            "be in groups of version six, which nobody counts or bounds",
+            &[Seccomp],
+            r#"
+asked = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+group, interface = socket.inet_pton(socket.AF_INET6, "ff02::7:1"), socket.if_nametoindex("lo")
+address = struct.pack("=HHI16sI", 10, 0, 0, group, 0).ljust(128, b"\0")
+source = struct.pack("=HHI16sI", 10, 0, 0, socket.inet_pton(socket.AF_INET6, "::1"), 0).ljust(128, b"\0")
+ways = {
+    20: group + struct.pack("I", interface),
+    42: struct.pack("=II", interface, 0) + address,
+    46: struct.pack("=II", interface, 0) + address + source,
+}
+for option, value in ways.items():
+    try: asked.setsockopt(41, option, value); won("by option", option)
+    except OSError as error: print(option, error)
+"#,
+        ),
+        inside(
+            "SY-mptcp",
+            "use a protocol whose sockets are counted otherwise than those of TCP",
+            &[Seccomp],
+            r#"
+won(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262))
+"#,
+        )
+        .control(protocol(rustix::net::SocketType::STREAM, 262)),
+        inside(
+            "SY-mptcp-v6",
+            "the same with version six",
+            &[Seccomp],
+            r#"
+won(socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 262))
+"#,
+        )
+        .control(protocol(rustix::net::SocketType::STREAM, 262)),
+        inside(
+            "SY-udp-lite",
+            "use a protocol that hardly anybody has looked at",
+            &[Seccomp],
+            r#"
+won(socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136))
+"#,
+        )
+        .control(protocol(rustix::net::SocketType::DGRAM, 136)),
         inside(
             "SY-move-memory-map",
             "move the parts of its memory map",
