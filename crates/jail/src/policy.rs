@@ -123,7 +123,8 @@ const NO_SUCH_FAMILY: Answer = Answer::Errno(libc::EAFNOSUPPORT);
 const NO_SUCH_OPTION: Answer = Answer::Errno(libc::ENOPROTOOPT);
 const NO_SUCH_PROTOCOL: Answer = Answer::Errno(libc::EPROTONOSUPPORT);
 const NO_SUCH_DEVICE: Answer = Answer::Errno(libc::ENODEV);
-const IN_APPEARANCE: Answer = Answer::Errno(0);
+/// As if it had been done.
+pub const IN_APPEARANCE: Answer = Answer::Errno(0);
 
 const KINDS_OF_NODES: &[u32] = &[libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFREG, 0];
 const NO_DEVICES: &str = "pipes, sockets and plain files, but no devices";
@@ -133,6 +134,15 @@ pub const CHECKED: &[Checked] = &[
     Checked {
         call: ("SYS_clone", libc::SYS_clone),
         clauses: &[clause("no new namespaces", &[has(0, NAMESPACE_FLAGS)], REFUSE)],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_fadvise64", libc::SYS_fadvise64),
+        clauses: &[clause(
+            "nothing is dropped from the page cache, which is the host's for files of the host",
+            &[is(3, &[libc::POSIX_FADV_DONTNEED as u32])],
+            IN_APPEARANCE,
+        )],
         otherwise: Answer::Allow,
     },
     Checked {
@@ -150,6 +160,15 @@ pub const CHECKED: &[Checked] = &[
             "nothing that types into a terminal",
             &[is(1, &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32])],
             REFUSE,
+        )],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_madvise", libc::SYS_madvise),
+        clauses: &[clause(
+            "the same by a map of the file, for root inside passes for the owner of files of the host",
+            &[is(2, &[libc::MADV_PAGEOUT as u32])],
+            IN_APPEARANCE,
         )],
         otherwise: Answer::Allow,
     },
@@ -363,7 +382,7 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_accept, SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,
     SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_close_range, SYS_connect, SYS_copy_file_range,
     SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
-    SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_faccessat, SYS_faccessat2, SYS_fadvise64,
+    SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_faccessat, SYS_faccessat2,
     SYS_fallocate, SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat,
     SYS_fdatasync, SYS_fgetxattr, SYS_flistxattr, SYS_flock, SYS_fremovexattr, SYS_fsetxattr, SYS_fstat,
     SYS_fstatfs, SYS_fsync, SYS_ftruncate, SYS_futex, SYS_futex_waitv, SYS_get_robust_list, SYS_getcpu,
@@ -373,7 +392,7 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_gettimeofday, SYS_getuid, SYS_getxattr, SYS_inotify_add_watch, SYS_inotify_init1,
     SYS_inotify_rm_watch, SYS_ioprio_get, SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule,
     SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen,
-    SYS_listxattr, SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr, SYS_madvise,
+    SYS_listxattr, SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr,
     SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mlock, SYS_mlock2, SYS_mmap,
     SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify, SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend,
     SYS_mq_unlink, SYS_mremap, SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
@@ -390,8 +409,8 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_set_robust_list, SYS_set_tid_address, SYS_setfsgid, SYS_setfsuid, SYS_setgid, SYS_setgroups,
     SYS_setitimer, SYS_setpgid, SYS_setpriority, SYS_setregid, SYS_setresgid, SYS_setresuid, SYS_setreuid,
     SYS_setsid, SYS_setuid, SYS_setxattr, SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget,
-    SYS_shutdown, SYS_sigaltstack, SYS_signalfd4, SYS_statfs, SYS_statx, SYS_symlinkat, SYS_sync,
-    SYS_syncfs, SYS_sysinfo, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_getoverrun,
+    SYS_shutdown, SYS_sigaltstack, SYS_signalfd4, SYS_statfs, SYS_statx, SYS_symlinkat,
+    SYS_sysinfo, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_getoverrun,
     SYS_timer_gettime, SYS_timer_settime, SYS_timerfd_create, SYS_timerfd_gettime, SYS_timerfd_settime,
     SYS_times, SYS_tkill, SYS_truncate, SYS_umask, SYS_uname, SYS_unlinkat, SYS_utimensat, SYS_wait4,
     SYS_waitid, SYS_write, SYS_writev
@@ -412,6 +431,10 @@ pub const ALLOWED_HERE: &[Call] = calls! {
 #[cfg(target_arch = "aarch64")]
 pub const ALLOWED_HERE: &[Call] =
     &[("SYS_renameat", 38), ("SYS_sync_file_range", 84), ("SYS_getrlimit", 163), ("SYS_setrlimit", 164)];
+
+/// Done in appearance only: they would have the file systems of the host written out, with whatever waits there. What a
+/// program asks of its own files (`fsync` and the like) is done.
+pub const PRETENDED: &[Call] = calls! { SYS_sync, SYS_syncfs };
 
 /// Refused with EPERM: they exist, and a program that asks should hear that it may not.
 pub const REFUSED: &[Call] = calls! {

@@ -41,6 +41,7 @@ pub fn compile(profile: Profile) -> Draft {
     for calls in [policy::ALLOWED, policy::ALLOWED_HERE, policy::GUEST_ONLY] {
         put(calls, allow);
     }
+    put(policy::PRETENDED, Rule::Answer(policy::IN_APPEARANCE));
     for calls in [policy::REFUSED, policy::REFUSED_HERE] {
         put(calls, refuse);
     }

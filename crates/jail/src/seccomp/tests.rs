@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::tree::{ARCHITECTURE, X32_BIT, verdict};
 use super::{Draft, Profile, Program};
 use crate::policy::{
-    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, REFUSED,
-    REFUSED_HERE, Test, WORD_HIGH, WORD_LOW,
+    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, PRETENDED,
+    REFUSED, REFUSED_HERE, Test, WORD_HIGH, WORD_LOW,
 };
 
 const DEFAULT: Profile = Profile { debug: false };
@@ -57,6 +57,9 @@ fn lists(table: &[&[Call]], number: u32) -> bool {
 fn expected(number: u32, arguments: [u64; 6], profile: Profile) -> u32 {
     if lists(&[ALLOWED, ALLOWED_HERE, GUEST_ONLY], number) || profile.debug && lists(&[DEBUG], number) {
         return libc::SECCOMP_RET_ALLOW;
+    }
+    if lists(&[PRETENDED], number) {
+        return errno(0);
     }
     if lists(&[REFUSED, REFUSED_HERE, DEBUG], number) {
         return errno(libc::EPERM);
@@ -179,6 +182,14 @@ fn what_is_checked_is_what_was_meant() {
         (libc::SYS_clone, [0x1000_0000, 0, 0, 0, 0, 0], errno(1)),
         (libc::SYS_clone, [0x0002_0011, 0, 0, 0, 0, 0], errno(1)),
         (libc::SYS_clone, [0x0120_0011, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_fadvise64, [3, 0, 0, 4, 0, 0], errno(0)),
+        (libc::SYS_fadvise64, [3, 0, 0, 3, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_madvise, [0, 0, 21, 0, 0, 0], errno(0)),
+        (libc::SYS_madvise, [0, 0, 4, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_sync, [0; 6], errno(0)),
+        (libc::SYS_syncfs, [3, 0, 0, 0, 0, 0], errno(0)),
+        (libc::SYS_fsync, [3, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
+        (libc::SYS_fdatasync, [3, 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW),
         (libc::SYS_fcntl, [0, 1024, 0, 0, 0, 0], errno(1)),
         (libc::SYS_fcntl, [0, 1026, 0, 0, 0, 0], errno(1)),
         (libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0], errno(1)),
@@ -257,7 +268,8 @@ proptest! {
 fn no_call_is_in_two_tables() {
     let mut seen = BTreeMap::new();
     let checked: Vec<Call> = CHECKED.iter().map(|checked| checked.call).collect();
-    for (name, number) in [ALLOWED, ALLOWED_HERE, GUEST_ONLY, REFUSED, REFUSED_HERE, DEBUG, &checked].concat()
+    for (name, number) in
+        [ALLOWED, ALLOWED_HERE, GUEST_ONLY, PRETENDED, REFUSED, REFUSED_HERE, DEBUG, &checked].concat()
     {
         if let Some(other) = seen.insert(number, name) {
             panic!("{name} and {other} are the same call, {number}");

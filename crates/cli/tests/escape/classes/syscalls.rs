@@ -433,6 +433,26 @@ won(socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136))
         )
         .control(protocol(rustix::net::SocketType::DGRAM, 136)),
         inside(
+            "SY-sync",
+            "have the host write out its file systems",
+            &[Seccomp],
+            r#"
+# The kernel itself would say that there is no such descriptor.
+try: call(306, -1)
+except OSError as error:
+    if error.errno == errno.EBADF: won(error)
+"#,
+        ),
+        inside("SY-drop-cache", "drop the host's files from its page cache", &[Seccomp], DROP_BY_DESCRIPTOR)
+            .by_root(),
+        inside(
+            "SY-page-out",
+            "drop the host's files from its page cache, by mapping them",
+            &[Seccomp],
+            DROP_BY_MAP,
+        )
+        .by_root(),
+        inside(
             "SY-move-memory-map",
             "move the parts of its memory map",
             &[],
@@ -471,6 +491,48 @@ except OSError as error:
         .control(Control::Moot("this kernel has no modules, and loading one is no harmless control")),
     ]
 }
+
+/// Reads files of a layer and lets them go by some way; the kernel tells their owner, root inside, what is still there.
+/// What others have mapped cannot go, so there are several, and each attack has its own.
+macro_rules! drop_files {
+    ($first:literal, $way:literal) => {
+        concat!(
+            r#"
+import itertools
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+paths = (os.path.join(place, name) for place, _, names in os.walk("/usr/share") for name in names)
+files = (path for path in paths if not os.path.islink(path) and 65536 < os.path.getsize(path) < 1 << 20)
+for path in itertools.islice(files, "#,
+            $first,
+            r#", 16, 2):
+    size = os.path.getsize(path)
+    read(path, size)
+    file = os.open(path, os.O_RDONLY)
+    at = libc.mmap(None, size, 1, 1, file, 0)
+    seen = ctypes.create_string_buffer((size + 4095) // 4096)
+    def held():
+        libc.mincore(at, size, seen)
+        return sum(byte & 1 for byte in seen.raw)
+    before = held()
+"#,
+            $way,
+            r#"
+    if before and not held(): won(path, before, "pages are gone")
+"#
+        )
+    };
+}
+
+const DROP_BY_DESCRIPTOR: &str = drop_files!("0", "    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)");
+
+const DROP_BY_MAP: &str = drop_files!(
+    "1",
+    r#"
+    [ctypes.c_char.from_address(at + place).value for place in range(0, size, 4096)]
+    call(28, at, size, 21)"#
+);
 
 const TYPE: &str = r#"
 pid, terminal = os.forkpty()
