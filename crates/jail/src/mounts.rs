@@ -133,6 +133,7 @@ pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountErro
     for (number, layer) in plan.layers.iter().enumerate() {
         mount_layer(number + 1, layer, ownership, |_| Ok(()))?;
     }
+    cover(&plan.covered, ownership)?;
     for (name, mode) in [("tmp", 0o1777), ("run", 0o755)] {
         let backing = disk.join(name);
         make_dir(&backing, mode).and_then(|()| ownership.give_to_root(&backing)).map_err(staged(&backing))?;
@@ -228,6 +229,34 @@ fn mount_layer(
     let options = std::ffi::CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
     mount("belljar", &target, "overlay", plain_files(), options)
         .map_err(|error| mount_error("copy-on-write layer", &target, error))
+}
+
+/// Puts an empty file of the sandbox's own over each of these.
+fn cover(covered: &[PathBuf], ownership: Ownership<'_>) -> Result<(), MountError> {
+    if covered.is_empty() {
+        return Ok(());
+    }
+    let empty = Path::new("empty");
+    let staged = |source| MountError::Stage { path: empty.to_owned(), source };
+    fs::write(empty, "")
+        .and_then(|()| fs::set_permissions(empty, fs::Permissions::from_mode(0o444)))
+        .and_then(|()| ownership.give_to_root(empty))
+        .map_err(staged)?;
+    // Root inside could else fill the staging area through it, which is no part of its disk.
+    let attributes =
+        libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    for target in covered {
+        let target = staged_target(target)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        open_tree(CWD, empty, flags)
+            .map_err(io::Error::from)
+            .and_then(|tree| {
+                set_attributes(tree.as_fd(), attributes, None, false)?;
+                attach(&tree, &target)
+            })
+            .map_err(|error| mount_error("an empty file", &target, error))?;
+    }
+    Ok(())
 }
 
 /// What differs from sandbox to sandbox in `/etc`.

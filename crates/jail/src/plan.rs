@@ -21,6 +21,8 @@ pub struct Plan {
     pub root: PathBuf,
     /// What is mounted on top of it.
     pub layers: Vec<Layer>,
+    /// Files of those that read as empty inside; absolute paths of plain components.
+    pub covered: Vec<PathBuf>,
     /// What it may use.
     pub limits: Limits,
     /// The variables of every execution.

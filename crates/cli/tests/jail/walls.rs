@@ -8,6 +8,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -506,6 +507,48 @@ print(os.path.exists('/sys'), os.path.exists('/proc/sys/kernel/core_pattern'))
             || line.contains(" on /dev type ")
             || line.starts_with("belljar on /proc/");
         assert!(line.contains("nosuid") && (device || line.contains("nodev")), "{line}");
+    }
+}
+
+/// Files of layers that may hold credentials are covered; what covers them is no file of the host's or a neighbour's.
+#[test]
+fn what_covers_a_file_is_the_sandboxs_own() {
+    let bell = Bell::new();
+    let script = r"
+import os
+for line in open('/proc/self/mountinfo'):
+    print('mount', line.strip())
+    place = line.split()[4]
+    if os.path.isfile(place) and not place.startswith(('/proc/', '/dev/')):
+        found = os.stat(place)
+        try: written = os.close(os.open(place, os.O_WRONLY)) is None
+        except OSError: written = False
+        print('covered', place, found.st_dev, found.st_size, found.st_uid, written)
+";
+    let seen = [0, 1].map(|_| {
+        let id = bell.create(&[]);
+        let user = if is_rootless() { "user" } else { "root" };
+        let object = bell.json(&["exec", "--user", user, &id, "--", "python3", "-c", script]);
+        object["stdout"].as_str().unwrap().to_owned()
+    });
+    let home = bell.home.path().file_name().unwrap().to_str().unwrap();
+    let covered = seen.each_ref().map(|seen| {
+        assert!(seen.contains("mount ") && !seen.contains(home), "the data directory is told: {seen}");
+        let lines = seen.lines().filter_map(|line| line.strip_prefix("covered "));
+        lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    });
+    let prefixes = [Path::new("/usr"), Path::new("/usr/local")];
+    let files = prefixes
+        .iter()
+        .flat_map(|prefix| ["pip.conf", "etc/npmrc", "etc/gitconfig"].map(|name| prefix.join(name)));
+    for file in files.filter(|file| file.symlink_metadata().is_ok_and(|data| data.is_file())) {
+        let found = covered.each_ref().map(|covered| {
+            let found = covered.iter().find(|words| Path::new(&words[0]) == file);
+            let found = found.unwrap_or_else(|| panic!("{} is not covered: {covered:?}", file.display()));
+            assert_eq!(found[2..], ["0", if is_rootless() { &found[3] } else { "0" }, "False"], "{found:?}");
+            &found[1]
+        });
+        assert_ne!(found[0], found[1], "both sandboxes have one file over {}", file.display());
     }
 }
 

@@ -71,6 +71,7 @@ impl Jail {
             stage: self.home.stage(),
             root: template.root,
             layers,
+            covered: template.covered,
             limits: spec.limits,
             env,
             shell: template.shell.to_string_lossy().into_owned(),

@@ -1,6 +1,6 @@
 //! The `host` template: this machine's `/usr` and toolchains over a generated root.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -67,10 +67,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
     let links = system_links(source);
     let mut mounts = system_mounts(source, &links);
     mounts.extend(prefixes.iter().map(|prefix| layer(source, prefix)));
-    let empty = empty_file(cache_dir)?;
-    for target in settings::covered(source, &prefixes) {
-        mounts.push(Mount { source: empty.clone(), target, copy_on_write: false });
-    }
+    let covered = settings::covered(source, &prefixes);
 
     let scratch = tempfile::Builder::new()
         .prefix(".build-")
@@ -100,6 +97,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
         root: PathBuf::new(),
         env: environment(&found, &shell, trusted),
         mounts,
+        covered,
         shell,
         notes,
         interpreters: found.interpreters,
@@ -200,18 +198,10 @@ fn environment(found: &Found, shell: &Path, trusted: bool) -> Vec<(String, Strin
     env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What covers a single file of a mount.
-fn empty_file(cache_dir: &Path) -> Result<PathBuf, TemplateError> {
-    let path = cache_dir.join("empty");
-    let made = OpenOptions::new().create(true).append(true).open(&path);
-    let made = made.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644)));
-    made.map_err(|source| TemplateError::PrepareCache { path: path.clone(), source })?;
-    Ok(path)
-}
-
 fn digest(source: &Source, template: &Template, layer: &Path) -> Result<String, TemplateError> {
     let mut hash = Sha256::new();
-    let described = (&template.mounts, &template.env, &template.shell, &template.interpreters);
+    let described =
+        (&template.mounts, &template.covered, &template.env, &template.shell, &template.interpreters);
     // Owners inside differ between a root that was built by root and one that was not.
     hash.update(format!("host 1 {} {described:?}", rustix::process::geteuid().is_root()));
     for path in SYSTEM_STATE {

@@ -39,6 +39,8 @@ pub struct Template {
     pub root: PathBuf,
     /// What is mounted over the root, parents before children.
     pub mounts: Vec<Mount>,
+    /// Files of the mounts that must not be seen, because they may hold credentials: they read as empty.
+    pub covered: Vec<PathBuf>,
     /// The whole environment of a process inside, sorted by name.
     pub env: Vec<(String, String)>,
     /// The shell inside.
@@ -51,10 +53,10 @@ pub struct Template {
     pub package_sources: Vec<PackageSource>,
 }
 
-/// One host directory (or file) seen inside.
+/// One host directory seen inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// The directory on the host. A file where a single file of a larger mount is covered.
+    /// The directory on the host.
     pub source: PathBuf,
     /// Where it appears, absolute inside. It exists in the root or in an earlier mount.
     pub target: PathBuf,
