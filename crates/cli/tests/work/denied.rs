@@ -114,8 +114,11 @@ impl Trace {
         trace.set("buffer_size_kb", "8192");
         trace.set("options/event-fork", "1");
         trace.set("set_event_pid", &pid.to_string());
-        // ENOSYS, EPERM and EAFNOSUPPORT: what the filter answers, and little else does.
-        trace.set("events/raw_syscalls/sys_exit/filter", "ret == -38 || ret == -1 || ret == -97");
+        // ENOSYS, EPERM, EAFNOSUPPORT and EPROTONOSUPPORT: what the filter answers, and little else does.
+        trace.set(
+            "events/raw_syscalls/sys_exit/filter",
+            "ret == -38 || ret == -1 || ret == -97 || ret == -93",
+        );
         trace.set("events/raw_syscalls/sys_exit/enable", "1");
         trace
     }
@@ -166,8 +169,8 @@ fn refused_calls() -> BTreeSet<String> {
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/policy.md")).unwrap();
     let section = page.split("\n## ").filter(|section| section.starts_with("Refused"));
     let listed = section.flat_map(|section| section.lines().skip(1).flat_map(|line| line.split(", ")));
-    let checked =
-        page.lines().filter(|line| line.ends_with("`EPERM` |") || line.ends_with("`EAFNOSUPPORT` |"));
+    let denied = ["`EPERM` |", "`EAFNOSUPPORT` |", "`EPROTONOSUPPORT` |"];
+    let checked = page.lines().filter(|line| denied.iter().any(|end| line.ends_with(end)));
     let names = listed.chain(checked.filter_map(|line| line.split(" | ").next()));
     names
         .map(|name| name.trim_matches([' ', '|', '`', ',']).to_owned())
