@@ -29,7 +29,7 @@ const fn setting(key: &'static str, wanted: Wanted, why: &'static str) -> Settin
     Setting { key, wanted, why, absent: None }
 }
 
-const SETTINGS: [Setting; 13] = [
+const SETTINGS: [Setting; 14] = [
     setting("fs.protected_symlinks", Wanted::AtLeast(1), "links planted in /tmp are not followed"),
     setting("fs.protected_hardlinks", Wanted::AtLeast(1), "files of others cannot be linked to"),
     setting("fs.protected_fifos", Wanted::AtLeast(1), "pipes planted in /tmp are not opened"),
@@ -45,6 +45,7 @@ const SETTINGS: [Setting; 13] = [
     },
     setting("kernel.kptr_restrict", Wanted::AtLeast(1), "kernel addresses are hidden"),
     setting("kernel.dmesg_restrict", Wanted::AtLeast(1), "the kernel's log is hidden"),
+    setting("debug.exception-trace", Wanted::AtMost(0), "crashes inside write nothing into the kernel's log"),
     // Sandboxes have no io_uring in any case; this is for what else runs here.
     setting("kernel.io_uring_disabled", Wanted::AtLeast(2), "a frequent source of kernel holes is closed"),
     // Mainline knows nothing above 2; some distributions do.
@@ -183,6 +184,9 @@ mod tests {
         );
         assert_eq!(advice("dev.tty.legacy_tiocsti", Some("0")), None);
         assert!(advice("dev.tty.legacy_tiocsti", Some("1")).unwrap().contains("tiocsti=0"));
+        assert!(
+            advice("debug.exception-trace", Some("1")).unwrap().contains("sysctl -w debug.exception-trace=0")
+        );
         assert!(advice("kernel.yama.ptrace_scope", None).unwrap().contains("CONFIG_SECURITY_YAMA"));
         assert_eq!(advice("fs.protected_fifos", None), None);
     }
