@@ -105,8 +105,8 @@ const MASKED_FILES: [&str; 27] = [
     "vmallocinfo",
     "zoneinfo",
 ];
-const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "driver", "pressure", "scsi"];
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "tty"];
+const MASKED_DIRECTORIES: [&str; 8] = ["acpi", "asound", "bus", "driver", "fs", "irq", "pressure", "scsi"];
+const READ_ONLY: [&str; 2] = ["sys", "tty"];
 
 fn is_open(path: &Path) -> bool {
     path.ancestors().all(|path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o5 == 0o5))
