@@ -199,7 +199,7 @@ fn processor(ring: &Ring<'_>) -> Outcome {
         Err(outcome) => return outcome,
     };
     let spun = ring.json(&["exec", "--timeout", "1500ms", &id, "--", "sh", "-c", "while :; do :; done"]);
-    let built = std::fs::read_to_string(ring.directory(&id).join("built.json")).unwrap_or_default();
+    let built = std::fs::read_to_string(ring.directory(&id).join("lock")).unwrap_or_default();
     let built: serde_json::Value = serde_json::from_str(&built).unwrap_or_default();
     let slot = built["slot"].to_string();
     let places = ["cpu", "cpu,cpuacct", ""]
