@@ -92,6 +92,8 @@ walls! {
     SocketMemoryLimit = "socket-memory-limit",
     /// Netlink sockets, in which memory waits that nobody counts.
     NetlinkCount = "netlink-count",
+    /// Connections that nobody has accepted, which nobody counts: few listeners, each with a short queue.
+    ListenerCount = "listener-count",
     /// Open files of a process.
     OpenFiles = "open-files",
     /// The size of a file.

@@ -122,8 +122,8 @@ impl Guest {
         polls.add(self.connection.as_fd(), flags, Token::Socket);
         polls.add(self.children.as_fd(), PollFlags::IN, Token::Children);
         polls.add(self.alarm.as_fd(), PollFlags::IN, Token::Alarm);
-        if let Some(netlink) = &self.setup.netlink {
-            polls.add(netlink.as_fd(), PollFlags::IN, Token::Netlink);
+        if let Some(questions) = &self.setup.questions {
+            polls.add(questions.as_fd(), PollFlags::IN, Token::Question);
         }
         let mut only_look = false;
         for conversation in self.conversations.values() {
@@ -149,9 +149,11 @@ impl Guest {
                 self.alarm.acknowledge();
                 Ok(())
             }
-            Token::Netlink => {
-                if let Some(netlink) = self.setup.netlink.as_ref().filter(|_| state.contains(PollFlags::IN)) {
-                    netlink.answer();
+            Token::Question => {
+                if let Some(questions) =
+                    self.setup.questions.as_mut().filter(|_| state.contains(PollFlags::IN))
+                {
+                    questions.answer();
                 }
                 Ok(())
             }

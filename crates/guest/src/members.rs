@@ -51,6 +51,13 @@ pub(crate) fn descendants(ancestor: i32) -> Vec<i32> {
     living.map(|(pid, ..)| *pid).filter(|pid| family.contains(pid)).collect()
 }
 
+/// The state of a process or thread, as the letter that the kernel has for it; `None` if there is no such one.
+pub(crate) fn state(number: u32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{number}/stat")).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(end + 2).copied()
+}
+
 /// The parent named in a `stat` file, and whether the process lives. The second field is a name in parentheses that
 /// may itself hold anything, so the fields are counted from its end.
 fn parent(stat: &[u8]) -> Option<(i32, bool)> {
@@ -70,6 +77,15 @@ mod tests {
         assert_eq!(parent(b"7 (a) R 1 (b) S 42 7 7"), Some((42, true)));
         assert_eq!(parent(b"7 (sh) Z 1 7 7"), Some((1, false)));
         assert_eq!(parent(b"nonsense"), None);
+    }
+
+    #[test]
+    fn one_who_waits_sleeps() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        while state(child.id()) != Some(b'S') {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(state(child.id()), None);
     }
 
     #[test]

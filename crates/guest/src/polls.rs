@@ -14,8 +14,8 @@ pub(crate) enum Token {
     Children,
     /// The alarm rang.
     Alarm,
-    /// Someone wants a netlink socket.
-    Netlink,
+    /// The filter asks on behalf of someone.
+    Question,
     /// A part of a conversation.
     Conversation(u32, Part),
 }

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::end::End;
 use crate::leaf::{self, Leaf};
-use crate::netlink::Netlink;
+use crate::questions::Questions;
 
 /// What every execution and file operation starts from.
 pub(crate) struct Setup {
@@ -24,7 +24,7 @@ pub(crate) struct Setup {
     pub(crate) joins: Vec<OwnedFd>,
     files: OnceCell<Leaf>,
     pub(crate) limits: Vec<(u32, u64, u64)>,
-    pub(crate) netlink: Option<Netlink>,
+    pub(crate) questions: Option<Questions>,
 }
 
 impl Setup {
@@ -54,8 +54,8 @@ impl Setup {
             }
         }
         let limits = with_own_files(init.rlimits);
-        let netlink = init.netlink.map(Netlink::adopt).transpose();
-        let netlink = netlink.map_err(adopt("take over the filter's questions"))?;
+        let questions = init.questions.map(Questions::adopt).transpose();
+        let questions = questions.map_err(adopt("take over the filter's questions"))?;
         let (environment, shell) = (init.env, init.shell);
         Ok(Self {
             user,
@@ -67,7 +67,7 @@ impl Setup {
             joins,
             files: OnceCell::new(),
             limits,
-            netlink,
+            questions,
         })
     }
 

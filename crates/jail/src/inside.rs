@@ -33,8 +33,8 @@ pub const USER_RULES_FD: RawFd = 4;
 pub const ROOT_RULES_FD: RawFd = 5;
 /// The first of the cgroup directories.
 pub const FIRST_CGROUP_FD: RawFd = 6;
-/// Where the guest hears who wants netlink sockets: behind its cgroup directories.
-pub const fn netlink_fd(cgroups: usize) -> RawFd {
+/// Where the guest hears what the filter asks: behind its cgroup directories.
+pub const fn questions_fd(cgroups: usize) -> RawFd {
     FIRST_CGROUP_FD + cgroups as RawFd
 }
 
@@ -102,6 +102,8 @@ pub enum Step {
     Terminals,
     /// Making the tree the root, and letting go of the host's.
     Pivot,
+    /// Bounding the connections that wait to be accepted.
+    Backlog,
     /// Hiding what `/proc` says about the host.
     Masks,
     /// Forbidding further namespaces.
@@ -129,7 +131,7 @@ pub enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Cgroups,
         Self::Released,
         Self::Identity,
@@ -138,6 +140,7 @@ impl Step {
         Self::Proc,
         Self::Terminals,
         Self::Pivot,
+        Self::Backlog,
         Self::Masks,
         Self::NestedNamespaces,
         Self::HostName,
@@ -163,6 +166,7 @@ impl Step {
             Self::Proc => "cannot mount a fresh /proc",
             Self::Terminals => "cannot mount terminals (devpts)",
             Self::Pivot => "cannot change the root (pivot_root)",
+            Self::Backlog => "cannot bound the connections that wait to be accepted (net.core.somaxconn)",
             Self::Masks => "cannot mask parts of /proc",
             Self::NestedNamespaces => "cannot forbid nested namespaces",
             Self::HostName => "cannot set the host name",
@@ -290,6 +294,7 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
         fs::write("/proc/sys/user/max_user_namespaces", "0").at(Step::NestedNamespaces)?;
     }
     bound_socket_buffers();
+    bound_backlogs().at(Step::Backlog)?;
     mask_proc().at(Step::Masks)?;
     walls(inside)
 }
@@ -359,8 +364,22 @@ fn bound_socket_buffers() {
     if !Wall::SocketMemoryLimit.stands() {
         return;
     }
-    for file in ["tcp_rmem", "tcp_wmem"] {
-        let _ = fs::write(Path::new("/proc/sys/net/ipv4").join(file), "4096 16384 131072");
+    // What has been received is charged to nobody until the connection is accepted, and the third number is what a
+    // sender of single bytes can have it grow to; it is enough for more than a gigabyte a second through loopback.
+    for (file, sizes) in [("tcp_rmem", "4096 8192 32768"), ("tcp_wmem", "4096 16384 131072")] {
+        let _ = fs::write(Path::new("/proc/sys/net/ipv4").join(file), sizes);
+    }
+}
+
+/// A connection is charged to whoever accepts it, and until then to nobody, so few may wait.
+/// Before Linux 6.3 that cannot be said, and the guest lets fewer listen.
+fn bound_backlogs() -> io::Result<()> {
+    if !Wall::ListenerCount.stands() {
+        return Ok(());
+    }
+    match fs::write("/proc/sys/net/core/somaxconn", "128") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
     }
 }
 
@@ -425,7 +444,7 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
     }
     if Wall::Seccomp.stands() {
         let listener = inside.seccomp.install().at(Step::Seccomp)?;
-        place_listener(listener, netlink_fd(inside.cgroups.len())).at(Step::Descriptors)?;
+        place_listener(listener, questions_fd(inside.cgroups.len())).at(Step::Descriptors)?;
     }
     let argv = [c"belljar-guest".as_ptr(), std::ptr::null()];
     let environment = guest_environment();

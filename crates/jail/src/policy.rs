@@ -263,6 +263,15 @@ pub const CHECKED: &[Checked] = &[
                 IN_APPEARANCE,
             ),
             clause(
+                "what may wait unread is the sandbox's to say: connections have it from their listener, and nobody counts it \
+                 before they are accepted",
+                &[
+                    is(1, &[libc::SOL_SOCKET as u32]),
+                    is(2, &[libc::SO_RCVBUF as u32, libc::SO_RCVLOWAT as u32]),
+                ],
+                IN_APPEARANCE,
+            ),
+            clause(
                 "no protocols on top of TCP in the kernel",
                 &[is(1, &[libc::IPPROTO_TCP as u32]), is(2, &[libc::TCP_ULP as u32])],
                 NO_SUCH_OPTION,
@@ -377,6 +386,10 @@ const F_GETFL: u32 = libc::F_GETFL as u32;
 const NO_NEW_CODE: &[Clause] =
     &[clause("memory that can be executed", &[has(2, libc::PROT_EXEC as u32)], REFUSE)];
 
+/// Left to the guest, whatever the arguments. Connections that wait at a listener are memory that nobody counts until
+/// they are accepted, so the guest bounds how many listen.
+pub const ASKED: &[Call] = calls! { SYS_listen };
+
 /// Allowed whatever the arguments.
 pub const ALLOWED: &[Call] = calls! {
     SYS_accept, SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,
@@ -391,7 +404,7 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_getresuid, SYS_getrusage, SYS_getsid, SYS_getsockname, SYS_getsockopt, SYS_gettid,
     SYS_gettimeofday, SYS_getuid, SYS_getxattr, SYS_inotify_add_watch, SYS_inotify_init1,
     SYS_inotify_rm_watch, SYS_ioprio_get, SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule,
-    SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen,
+    SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat,
     SYS_listxattr, SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr,
     SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mlock, SYS_mlock2, SYS_mmap,
     SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify, SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend,

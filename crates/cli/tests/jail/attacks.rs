@@ -109,6 +109,43 @@ print(len(socket.if_nameindex()))
     assert_eq!(said, expected, "{result}");
 }
 
+/// Connections that nobody has accepted are memory that nobody counts: a sandbox has a bounded number of listeners, with
+/// short queues, and what serves works.
+#[test]
+fn listeners_are_bounded_and_work() {
+    const LISTEN: &str = "
+import errno, os, socket, threading
+def listen(): return socket.create_server(('127.0.0.1', 0))
+def fill():
+    held = []
+    try:
+        while len(held) < 300: held.append(listen())
+    except OSError as error:
+        return len(held), errno.errorcode[error.errno]
+for _ in range(200): listen().close()
+count, name = fill()
+print(4 <= count <= 256, name, fill() == (count, name))
+done, ready = threading.Event(), threading.Barrier(21)
+def serve():
+    own = socket.socket(socket.AF_UNIX); own.bind(str(threading.get_native_id())); own.listen(); ready.wait(); done.wait()
+[threading.Thread(target=serve).start() for _ in range(20)]
+ready.wait()
+server = listen()
+child = os.fork()
+if child == 0:
+    end = socket.create_connection(server.getsockname()); end.sendall(bytes(1 << 22)); os._exit(0)
+end, got = server.accept()[0], 0
+while piece := end.recv(1 << 16): got += len(piece)
+# Those that have listened and wait now count no more: a listener of the internet's is the only one in the way.
+print(got, fill() == (count - 1, name))
+done.set()
+";
+    let bell = Bell::new();
+    let result =
+        bell.json(&["run", "--memory", "256m", "--timeout", &span(60), "--", "python3", "-c", LISTEN]);
+    assert_eq!(result["stdout"], "True ENOBUFS True\n4194304 True\n", "{result}");
+}
+
 /// One message that was too large for the monitor ended the sandbox.
 #[test]
 fn listing_hostile_links_harms_nobody() {

@@ -54,20 +54,22 @@ pub struct Init {
     pub join_dirs: Vec<i32>,
     /// Resource limits `(resource, soft, hard)` for everything but the guest itself.
     pub rlimits: Vec<(u32, u64, u64)>,
-    /// Netlink sockets for those inside, if the filter leaves them to the guest.
-    pub netlink: Option<Netlink>,
+    /// What the filter leaves to the guest, if there is a filter.
+    pub questions: Option<Questions>,
 }
 
-/// How the guest opens netlink sockets for those inside, who cannot do it themselves: what waits in such a socket is
-/// memory of the kernel's that no limit counts, so their number is bounded.
+/// What those inside may have of things that hold memory of the kernel's which no limit counts. The filter asks the
+/// guest, which answers by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Netlink {
+pub struct Questions {
     /// The descriptor on which the filter asks.
     pub fd: i32,
-    /// The most sockets at a time.
-    pub most: u32,
     /// The word by which the filter knows the guest's own call.
     pub word: u64,
+    /// The most netlink sockets at a time; the guest opens them.
+    pub netlink_sockets: u32,
+    /// The most bytes in connections that nobody has accepted; the guest lets as many sockets listen.
+    pub unaccepted: u64,
 }
 
 /// A directory under which executions get their own cgroups.

@@ -59,7 +59,7 @@ pub fn init(home: &str) -> Init {
         leaf_dirs: Vec::new(),
         join_dirs: Vec::new(),
         rlimits: Vec::new(),
-        netlink: None,
+        questions: None,
     }
 }
 

@@ -7,7 +7,7 @@ use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
-use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, netlink_fd};
+use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, questions_fd};
 use crate::landlock;
 use crate::monitor::guest_deadline;
 use crate::plan::Plan;
@@ -24,6 +24,7 @@ pub(super) fn init(
     word: u64,
 ) -> wire::Init {
     let landlock = landlock::abi() >= 1;
+    let memory = plan.limits.memory.0;
     let leaf_dirs: Vec<wire::LeafDir> = leaves
         .into_iter()
         .enumerate()
@@ -55,10 +56,11 @@ pub(super) fn init(
         leaf_dirs,
         join_dirs: (0..joins as i32).map(|index| first_join + index).collect(),
         rlimits: rlimits(&plan.limits, privileged),
-        netlink: Wall::Seccomp.stands().then(|| wire::Netlink {
-            fd: netlink_fd(cgroups),
-            most: if Wall::NetlinkCount.stands() { netlink_sockets(plan.limits.memory.0) } else { u32::MAX },
+        questions: Wall::Seccomp.stands().then(|| wire::Questions {
+            fd: questions_fd(cgroups),
             word,
+            netlink_sockets: if Wall::NetlinkCount.stands() { netlink_sockets(memory) } else { u32::MAX },
+            unaccepted: memory / 8,
         }),
     }
 }

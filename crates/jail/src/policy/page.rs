@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Capability, Checked, DEBUG, GUEST_CAPABILITIES, GUEST_ONLY,
-    MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES,
+    ALLOWED, ALLOWED_HERE, ASKED, Answer, CHECKED, Call, Capability, Checked, DEBUG, GUEST_CAPABILITIES,
+    GUEST_ONLY, MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES,
 };
 
 const HEAD: &str = "# What a sandbox may ask of the kernel
@@ -20,6 +20,7 @@ fn page() -> String {
     section(&mut page, "Allowed", &[ALLOWED, ALLOWED_HERE].concat());
     page.push_str("\n## Decided by their arguments\n");
     decided(&mut page, CHECKED);
+    section(&mut page, "Left to the guest", ASKED);
     section(&mut page, "Done in appearance only", PRETENDED);
     section(&mut page, "The guest's own (`ENOSYS` to everything it starts)", GUEST_ONLY);
     section(&mut page, "Refused (`EPERM`)", &[REFUSED, REFUSED_HERE].concat());

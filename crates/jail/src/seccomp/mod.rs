@@ -45,6 +45,7 @@ pub fn compile(profile: Profile) -> Draft {
     for calls in [policy::REFUSED, policy::REFUSED_HERE] {
         put(calls, refuse);
     }
+    put(policy::ASKED, Rule::Answer(Answer::Ask));
     put(policy::DEBUG, if profile.debug { allow } else { refuse });
     for checked in policy::CHECKED {
         put(&[checked.call], Rule::Check(checked));

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::tree::{ARCHITECTURE, X32_BIT, verdict};
 use super::{Draft, Profile, Program};
 use crate::policy::{
-    ALLOWED, ALLOWED_HERE, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY, PRETENDED,
-    REFUSED, REFUSED_HERE, Test, WORD_HIGH, WORD_LOW,
+    ALLOWED, ALLOWED_HERE, ASKED, Answer, CHECKED, Call, Checked, Clause, Condition, DEBUG, GUEST_ONLY,
+    PRETENDED, REFUSED, REFUSED_HERE, Test, WORD_HIGH, WORD_LOW,
 };
 
 const DEFAULT: Profile = Profile { debug: false };
@@ -60,6 +60,9 @@ fn expected(number: u32, arguments: [u64; 6], profile: Profile) -> u32 {
     }
     if lists(&[PRETENDED], number) {
         return errno(0);
+    }
+    if lists(&[ASKED], number) {
+        return libc::SECCOMP_RET_USER_NOTIF;
     }
     if lists(&[REFUSED, REFUSED_HERE, DEBUG], number) {
         return errno(libc::EPERM);
@@ -269,7 +272,7 @@ fn no_call_is_in_two_tables() {
     let mut seen = BTreeMap::new();
     let checked: Vec<Call> = CHECKED.iter().map(|checked| checked.call).collect();
     for (name, number) in
-        [ALLOWED, ALLOWED_HERE, GUEST_ONLY, PRETENDED, REFUSED, REFUSED_HERE, DEBUG, &checked].concat()
+        [ALLOWED, ALLOWED_HERE, ASKED, GUEST_ONLY, PRETENDED, REFUSED, REFUSED_HERE, DEBUG, &checked].concat()
     {
         if let Some(other) = seen.insert(number, name) {
             panic!("{name} and {other} are the same call, {number}");

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::Wall::{
-    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, LockedMemory, MemoryLimit, MessageQueues,
-    NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp, SharedMemoryBytes,
-    SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
+    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, ListenerCount, LockedMemory, MemoryLimit,
+    MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp,
+    SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -175,6 +175,49 @@ held = [socket.socket(16, socket.SOCK_RAW, 0) for _ in range(40)]
 won(len(held), "sockets")
 "#,
         ),
+        inside("RS-listeners", "have sockets that listen without a bound", &[ListenerCount], r#"
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(20)]
+held += [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(20)]
+won(len(held), "listeners")
+"#).with(&["--memory", "64m"]),
+        inside("RS-listeners-at-once", "have all threads listen before the first is seen to", &[ListenerCount], r#"
+barrier, listening = threading.Barrier(40), []
+def listen():
+    own = socket.socket(); own.bind(("127.0.0.1", 0)); barrier.wait(20)
+    try: own.listen()
+    except OSError: return
+    listening.append(own)
+threads = [threading.Thread(target=listen) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+if len(listening) > 4: won(len(listening), "listeners")
+print(len(listening), "listen")
+"#).with(&["--memory", "64m", "--pids", "64"]),
+        inside("RS-unaccepted", "leave connections waiting that nobody is charged for", &[ListenerCount], r#"
+listener, ends = socket.create_server(("127.0.0.1", 0), backlog=4096), []
+for _ in range(1000):
+    end = socket.socket(); end.setblocking(False); end.connect_ex(listener.getsockname()); ends.append(end)
+port = ":%04X" % listener.getsockname()[1]
+rows = [row.split() for row in open("/proc/net/tcp")]
+waiting = sum(row[1].endswith(port) and row[3] == "01" for row in rows)
+if waiting > 200: won(waiting, "connections that nobody has accepted")
+print(waiting, "wait")
+"#).with(&["--memory", "64m"]),
+        inside("RS-unaccepted-bytes", "leave much waiting in connections that nobody is charged for", &[Seccomp], r#"
+listener, ends = socket.create_server(("127.0.0.1", 0)), []
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 20)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+for _ in range(4):
+    end = socket.create_connection(listener.getsockname(), 5); end.setblocking(False); ends.append(end)
+    try:
+        while True: end.send(bytes(65536))
+    except BlockingIOError: pass
+port = ":%04X" % listener.getsockname()[1]
+rows = [row.split() for row in open("/proc/net/tcp")]
+waiting = max(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(port) and row[3] == "01")
+if waiting > 40000: won(waiting, "bytes in a connection")
+print(waiting, "bytes wait")
+"#).with(&["--memory", "64m"]),
         inside("RS-terminals", "use up the terminals", &[TerminalCount], r#"
 held = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(80)]
 won(len(held), "terminals")
