@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Host, tool};
+use super::{Host, not_promised_rootless, tool};
 
 /// Denied calls that these tools try and do well without.
 const EXPECTED: &[(&str, &str)] = &[
@@ -24,6 +24,9 @@ const EXPECTED: &[(&str, &str)] = &[
 
 #[test]
 fn tool_chains_need_nothing_that_is_denied() {
+    if not_promised_rootless("nothing less; but an ordinary user cannot have the kernel trace its answers") {
+        return;
+    }
     let host = Host::new();
     let wheels = host.path("wheels");
     let download = ["-m", "pip", "download", "-q", "pytest", "ipython", "-d"];
