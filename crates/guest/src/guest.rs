@@ -106,6 +106,9 @@ impl Guest {
             }
         }
         self.forget_what_is_over();
+        if let Some(questions) = &mut self.setup.questions {
+            questions.answer(now);
+        }
         self.set_alarm()?;
         for (token, state) in self.wait()? {
             self.ready(token, state)?;
@@ -153,7 +156,7 @@ impl Guest {
                 if let Some(questions) =
                     self.setup.questions.as_mut().filter(|_| state.contains(PollFlags::IN))
                 {
-                    questions.answer();
+                    questions.hear();
                 }
                 Ok(())
             }
@@ -235,7 +238,8 @@ impl Guest {
             Conversation::Execution(execution) => execution.next_us(),
             Conversation::Operation(_) => None,
         });
-        let at = next.chain([self.deadline_us]).min().unwrap_or(self.deadline_us);
+        let answer = self.setup.questions.as_ref().and_then(|questions| questions.next_us(clock::now_us()));
+        let at = next.chain(answer).chain([self.deadline_us]).min().unwrap_or(self.deadline_us);
         let failed = |error: std::io::Error| End::Failed {
             step: "set the alarm",
             errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),

@@ -4,6 +4,7 @@
 //! A netlink socket holds what waits in it: the guest makes it and hands it over. A socket that listens holds the
 //! connections that nobody has accepted: the guest lets the call go on while there are few of them.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,7 +13,7 @@ use belljar_core::{Wall, wire};
 use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, c_int, c_long};
 use rustix::io::Errno;
 
-use crate::{leaf, members};
+use crate::{clock, leaf, members};
 
 /// The fewest and the most sockets that may listen at a time.
 const LISTENERS: (u64, u64) = (4, 256);
@@ -20,6 +21,18 @@ const LISTENERS: (u64, u64) = (4, 256);
 const UNACCEPTED: u64 = 40 << 10;
 /// How many wait at a listener where the kernel does not say.
 const LONGEST_BACKLOG: u64 = 4096;
+
+/// How long one waits for those who may be about to listen, and how long it is between two looks at them.
+const PATIENCE_US: u64 = 1_000_000;
+const AGAIN_US: u64 = 10_000;
+
+/// Whether one more may listen.
+enum Room {
+    Free,
+    /// That depends on those who were let go on.
+    Unknown,
+    None,
+}
 
 /// The door at which the filter asks.
 pub(crate) struct Questions {
@@ -29,6 +42,14 @@ pub(crate) struct Questions {
     listeners: u64,
     /// Threads that were let go on to listen and may not have done it yet.
     about_to_listen: Vec<u32>,
+    /// Those that ask for it, and have no answer yet.
+    want_to_listen: VecDeque<Caller>,
+}
+
+struct Caller {
+    id: u64,
+    thread: u32,
+    since_us: u64,
 }
 
 impl Questions {
@@ -39,44 +60,69 @@ impl Questions {
             netlink_sockets: given.netlink_sockets.into(),
             listeners: if Wall::ListenerCount.stands() { most_listeners(given.unaccepted) } else { u64::MAX },
             about_to_listen: Vec::new(),
+            want_to_listen: VecDeque::new(),
         })
     }
 
-    /// Answers one who asks. One who is gone meanwhile needs no answer.
-    pub(crate) fn answer(&mut self) {
+    /// Hears one who asks, and answers unless it has to wait. One who is gone meanwhile needs no answer.
+    pub(crate) fn hear(&mut self) {
         // SAFETY: an all-zero structure is valid, and what the kernel asks for.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the structure is the one that this request writes.
         if unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
             return;
         }
-        let done = match c_long::from(asked.data.nr) {
-            libc::SYS_listen => self.may_listen(asked.pid).map(|()| self.go_on(asked.id)),
-            _ => {
-                let kind = asked.data.args[1] as c_int;
-                self.open_netlink(kind).map(|socket| self.hand_over(asked.id, &socket, kind & SOCK_CLOEXEC))
-            }
-        };
-        if let Err(errno) = done {
-            self.refuse(asked.id, errno);
+        let (id, thread, now_us) = (asked.id, asked.pid, clock::now_us());
+        if c_long::from(asked.data.nr) == libc::SYS_listen {
+            self.about_to_listen.retain(|other| *other != thread);
+            self.want_to_listen.push_back(Caller { id, thread, since_us: now_us });
+            return self.answer(now_us);
         }
+        let kind = asked.data.args[1] as c_int;
+        match self.open_netlink(kind) {
+            Ok(socket) => self.hand_over(id, &socket, kind & SOCK_CLOEXEC),
+            Err(errno) => self.refuse(id, errno),
+        }
+    }
+
+    /// Answers those that want to listen, as far as can be said now.
+    pub(crate) fn answer(&mut self, now_us: u64) {
+        while let Some(Caller { id, thread, since_us }) = self.want_to_listen.front() {
+            let (id, thread, waited) = (*id, *thread, now_us.saturating_sub(*since_us));
+            match self.room() {
+                Room::Free => {
+                    self.about_to_listen.push(thread);
+                    self.go_on(id);
+                }
+                Room::Unknown if waited < PATIENCE_US => return,
+                Room::Unknown | Room::None => self.refuse(id, Errno::NOBUFS),
+            }
+            self.want_to_listen.pop_front();
+        }
+    }
+
+    /// When to try again to answer those that wait.
+    pub(crate) fn next_us(&self, now_us: u64) -> Option<u64> {
+        (!self.want_to_listen.is_empty()).then_some(now_us + AGAIN_US)
     }
 
     /// Whether there is room for one more that listens. Unix sockets are not told from others, for the guest may not look
     /// at the descriptors of those inside; but what they hold is counted, so one that listens takes no room.
-    fn may_listen(&mut self, thread: u32) -> Result<(), Errno> {
+    fn room(&mut self) -> Room {
         // One who sleeps, asks anew or is gone has left the call; others may be about to add one.
-        self.about_to_listen
-            .retain(|other| *other != thread && matches!(members::state(*other), Some(b'R' | b'D')));
+        self.about_to_listen.retain(|thread| matches!(members::state(*thread), Some(b'R' | b'D')));
         let underway = self.about_to_listen.len() as u64;
-        let room = self.listeners.saturating_sub(underway);
         // Counting those that listen costs more than counting all, which are hardly ever too many.
-        let few = |count: Option<u64>| count.is_some_and(|count| count < room);
-        if !few(tcp_sockets()) && !few(listeners(room)) {
-            return Err(Errno::NOBUFS);
+        let few =
+            |count: Option<u64>| count.is_some_and(|count| count.saturating_add(underway) < self.listeners);
+        if few(tcp_sockets()) {
+            return Room::Free;
         }
-        self.about_to_listen.push(thread);
-        Ok(())
+        match listeners(self.listeners) {
+            Some(count) if few(Some(count)) => Room::Free,
+            Some(count) if count < self.listeners => Room::Unknown,
+            _ => Room::None,
+        }
     }
 
     fn open_netlink(&self, kind: c_int) -> Result<OwnedFd, Errno> {
