@@ -234,6 +234,11 @@ pub(crate) fn explain(
         Termination::OutOfMemory => {
             format!("out of memory: the sandbox reached its limit{limit}; allow more with --memory")
         }
+        Termination::TooManyLocks => {
+            "too many locks: its processes held more than 4096 locks on files, which is all that a sandbox may have; \
+             let it lock fewer files or ranges at a time"
+                .to_owned()
+        }
         Termination::Killed => {
             "killed: someone ended the command, or its sandbox ended; a longer life is --ttl".to_owned()
         }

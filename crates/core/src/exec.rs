@@ -225,6 +225,8 @@ pub enum Termination {
     TimedOut,
     /// Killed by the kernel because the sandbox reached its memory limit.
     OutOfMemory,
+    /// Killed because its processes held too many locks on files.
+    TooManyLocks,
     /// Killed because someone asked Belljar to, or its sandbox ended.
     Killed,
     /// Contact was lost: how it ended is not known.
@@ -239,6 +241,7 @@ impl Termination {
             Self::Signaled { .. } => "signaled",
             Self::TimedOut => "timed_out",
             Self::OutOfMemory => "out_of_memory",
+            Self::TooManyLocks => "too_many_locks",
             Self::Killed => "killed",
             Self::Lost => "lost",
         }
@@ -271,7 +274,7 @@ impl Termination {
             Self::Exited { code } => code as u8,
             Self::Signaled { signal } => 128u8.wrapping_add(signal as u8),
             Self::TimedOut => 124,
-            Self::OutOfMemory | Self::Killed => 137,
+            Self::OutOfMemory | Self::TooManyLocks | Self::Killed => 137,
             Self::Lost => 125,
         }
     }
@@ -429,6 +432,7 @@ mod tests {
             (Termination::Signaled { signal: 15 }, 143),
             (Termination::TimedOut, 124),
             (Termination::OutOfMemory, 137),
+            (Termination::TooManyLocks, 137),
             (Termination::Killed, 137),
             (Termination::Lost, 125),
         ];

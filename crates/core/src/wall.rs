@@ -94,6 +94,8 @@ walls! {
     NetlinkCount = "netlink-count",
     /// Connections that nobody has accepted, which nobody counts: few listeners, each with a short queue.
     ListenerCount = "listener-count",
+    /// Locks on files, which nobody counts.
+    LockCount = "lock-count",
     /// Open files of a process.
     OpenFiles = "open-files",
     /// The size of a file.

@@ -22,6 +22,9 @@ use crate::step::Stopped;
 /// How long to wait before killing again what may have forked away from a kill.
 const KILL_AGAIN_US: u64 = 10_000;
 
+/// Less processor time than this is no work: a few thousand system calls.
+const WORK_US: u64 = 5_000;
+
 /// One execution.
 pub(crate) struct Execution {
     id: u32,
@@ -35,6 +38,8 @@ pub(crate) struct Execution {
     status: Option<OwnedFd>,
     killed: Option<KillReason>,
     kill_again_us: Option<u64>,
+    /// Processor time when it was last seen to work.
+    worked_us: u64,
 }
 
 enum Stage {
@@ -75,6 +80,7 @@ impl Execution {
             status,
             killed: None,
             kill_again_us: None,
+            worked_us: 0,
         })
     }
 
@@ -251,6 +257,19 @@ impl Execution {
         self.killed.get_or_insert(reason);
         self.group.kill();
         self.kill_again_us = Some(clock::now_us() + KILL_AGAIN_US);
+    }
+
+    /// Whether this process is one of its own.
+    pub(crate) fn has(&self, process: i32) -> bool {
+        self.group.members().contains(&process)
+    }
+
+    /// Whether it has used the processor since it was last seen to, or the kernel does not say.
+    pub(crate) fn has_worked(&mut self) -> bool {
+        let used = self.group.usage().0;
+        let worked = used.is_none_or(|used| used >= self.worked_us.saturating_add(WORK_US));
+        self.worked_us = used.filter(|_| worked).unwrap_or(self.worked_us);
+        worked
     }
 
     /// When it next has something to do without being told.

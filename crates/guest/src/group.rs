@@ -28,13 +28,18 @@ impl Group {
         matches!(self, Self::Kept { .. })
     }
 
+    /// Its processes, as far as they can be listed while they come and go.
+    pub(crate) fn members(&self) -> Vec<i32> {
+        match self {
+            Self::Leaf { leaf, .. } => leaf.members(),
+            Self::Kept { keeper: Some(keeper) } => members::descendants(*keeper),
+            Self::Kept { keeper: None } => Vec::new(),
+        }
+    }
+
     /// Sends a signal to every process of the execution.
     pub(crate) fn signal(&self, signal: Signal) {
-        match self {
-            Self::Leaf { leaf, .. } => members::signal(|| leaf.members(), signal),
-            Self::Kept { keeper: Some(keeper) } => members::signal(|| members::descendants(*keeper), signal),
-            Self::Kept { keeper: None } => 0,
-        };
+        members::signal(|| self.members(), signal);
     }
 
     /// Kills every process of the execution. Processes that fork meanwhile may make it necessary again.

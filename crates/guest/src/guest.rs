@@ -13,6 +13,7 @@ use crate::clock::{self, Alarm};
 use crate::connection::Connection;
 use crate::end::End;
 use crate::execution::Execution;
+use crate::locks::Locks;
 use crate::members;
 use crate::operation::Operation;
 use crate::polls::{Part, Polls, Token};
@@ -106,6 +107,7 @@ impl Guest {
             }
         }
         self.forget_what_is_over();
+        self.bound_locks(now);
         if let Some(questions) = &mut self.setup.questions {
             questions.answer(now);
         }
@@ -218,6 +220,24 @@ impl Guest {
         }
     }
 
+    /// Ends the execution whose process hoards locks.
+    fn bound_locks(&mut self, now: u64) {
+        let Some(locks) = &mut self.setup.locks else { return };
+        let mut executions: Vec<&mut Execution> =
+            self.conversations.values_mut().filter_map(Conversation::execution).collect();
+        if !locks.is_due(now, !executions.is_empty()) {
+            return;
+        }
+        // Every one is asked, for each remembers what it said.
+        let worked = executions.iter_mut().fold(false, |worked, execution| execution.has_worked() | worked);
+        let Some(hoarder) = worked.then(|| locks.hoarder(now)).flatten() else { return };
+        for execution in executions.iter_mut().filter(|execution| execution.has(hoarder)) {
+            execution.kill(KillReason::TooManyLocks);
+        }
+        // It may belong to none of them, or not be listed while others come and go.
+        members::signal(|| vec![hoarder], Signal::KILL);
+    }
+
     fn settle(&mut self) {
         for conversation in self.conversations.values_mut() {
             if let Conversation::Execution(execution) = conversation {
@@ -239,7 +259,8 @@ impl Guest {
             Conversation::Operation(_) => None,
         });
         let answer = self.setup.questions.as_ref().and_then(|questions| questions.next_us(clock::now_us()));
-        let at = next.chain(answer).chain([self.deadline_us]).min().unwrap_or(self.deadline_us);
+        let look = self.setup.locks.as_ref().and_then(Locks::next_us);
+        let at = next.chain(answer).chain(look).chain([self.deadline_us]).min().unwrap_or(self.deadline_us);
         let failed = |error: std::io::Error| End::Failed {
             step: "set the alarm",
             errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
@@ -360,6 +381,13 @@ impl Guest {
 }
 
 impl Conversation {
+    fn execution(&mut self) -> Option<&mut Execution> {
+        match self {
+            Self::Execution(execution) => Some(execution),
+            Self::Operation(_) => None,
+        }
+    }
+
     fn child(&self) -> Option<i32> {
         match self {
             Self::Execution(execution) => execution.child(),

@@ -19,6 +19,7 @@ mod group;
 mod guest;
 mod keeper;
 mod leaf;
+mod locks;
 mod members;
 mod operation;
 mod polls;

@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::end::End;
 use crate::leaf::{self, Leaf};
+use crate::locks::Locks;
 use crate::questions::Questions;
 
 /// What every execution and file operation starts from.
@@ -25,6 +26,7 @@ pub(crate) struct Setup {
     files: OnceCell<Leaf>,
     pub(crate) limits: Vec<(u32, u64, u64)>,
     pub(crate) questions: Option<Questions>,
+    pub(crate) locks: Option<Locks>,
 }
 
 impl Setup {
@@ -56,6 +58,8 @@ impl Setup {
         let limits = with_own_files(init.rlimits);
         let questions = init.questions.map(Questions::adopt).transpose();
         let questions = questions.map_err(adopt("take over the filter's questions"))?;
+        let locks = init.locks_fd.map(Locks::adopt).transpose();
+        let locks = locks.map_err(adopt("take over the table of locks"))?;
         let (environment, shell) = (init.env, init.shell);
         Ok(Self {
             user,
@@ -68,6 +72,7 @@ impl Setup {
             files: OnceCell::new(),
             limits,
             questions,
+            locks,
         })
     }
 

@@ -38,6 +38,11 @@ pub const fn questions_fd(cgroups: usize) -> RawFd {
     FIRST_CGROUP_FD + cgroups as RawFd
 }
 
+/// The table of locks, behind that.
+pub const fn locks_fd(cgroups: usize) -> RawFd {
+    questions_fd(cgroups) + 1
+}
+
 /// Above every descriptor that the guest is given.
 const FIRST_FREE_FD: RawFd = 64;
 
@@ -295,8 +300,10 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     }
     bound_socket_buffers();
     bound_backlogs().at(Step::Backlog)?;
+    // Nobody inside may read it, but the guest.
+    let locks = File::open("/proc/locks").at(Step::Masks)?;
     mask_proc().at(Step::Masks)?;
-    walls(inside)
+    walls(inside, locks.into())
 }
 
 /// The namespaces that the child enters by itself.
@@ -431,10 +438,12 @@ fn if_there(mounted: rustix::io::Result<()>) -> io::Result<bool> {
 
 /// Landlock rulesets, descriptors, capabilities, no_new_privs, Landlock, seccomp, exec; from here on nothing can be
 /// mounted or opened that the rules do not name.
-fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
+fn walls(inside: &Inside<'_>, locks: OwnedFd) -> Result<std::convert::Infallible, Failure> {
     let guest = lift(inside.guest).at(Step::Descriptors)?;
     let rules = Rules::make(inside, &guest).at(Step::LandlockRules)?;
+    let locks = lift(locks.as_fd()).at(Step::Descriptors)?;
     arrange_descriptors(inside, rules.as_ref()).at(Step::Descriptors)?;
+    place(locks, locks_fd(inside.cgroups.len())).at(Step::Descriptors)?;
     if Wall::NoNewPrivileges.stands() {
         // SAFETY: plain system call.
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).at(Step::NoNewPrivileges)?;
@@ -444,7 +453,7 @@ fn walls(inside: &Inside<'_>) -> Result<std::convert::Infallible, Failure> {
     }
     if Wall::Seccomp.stands() {
         let listener = inside.seccomp.install().at(Step::Seccomp)?;
-        place_listener(listener, questions_fd(inside.cgroups.len())).at(Step::Descriptors)?;
+        place(listener, questions_fd(inside.cgroups.len())).at(Step::Descriptors)?;
     }
     let argv = [c"belljar-guest".as_ptr(), std::ptr::null()];
     let environment = guest_environment();
@@ -549,10 +558,10 @@ fn arrange_descriptors(inside: &Inside<'_>, rules: Option<&Rules>) -> io::Result
     check(marked as i32).map(drop)
 }
 
-fn place_listener(listener: OwnedFd, place: RawFd) -> io::Result<()> {
+fn place(fd: OwnedFd, place: RawFd) -> io::Result<()> {
     // It may have come to stand at its place, where a copy would keep the mark to be closed.
-    let lifted = lift(listener.as_fd())?;
-    drop(listener);
+    let lifted = lift(fd.as_fd())?;
+    drop(fd);
     // SAFETY: both are plain numbers; nothing of ours stands at the place.
     check(unsafe { libc::dup2(lifted.as_raw_fd(), place) }).map(drop)
 }

@@ -133,7 +133,14 @@ const NO_DEVICES: &str = "pipes, sockets and plain files, but no devices";
 pub const CHECKED: &[Checked] = &[
     Checked {
         call: ("SYS_clone", libc::SYS_clone),
-        clauses: &[clause("no new namespaces", &[has(0, NAMESPACE_FLAGS)], REFUSE)],
+        clauses: &[
+            clause("no new namespaces", &[has(0, NAMESPACE_FLAGS)], REFUSE),
+            clause(
+                "no descriptors in common but between threads: locks taken by one who is gone would be nobody's, and not counted",
+                &[masked(0, (libc::CLONE_FILES | libc::CLONE_THREAD) as u32, &[libc::CLONE_FILES as u32])],
+                REFUSE,
+            ),
+        ],
         otherwise: Answer::Allow,
     },
     Checked {
@@ -147,11 +154,18 @@ pub const CHECKED: &[Checked] = &[
     },
     Checked {
         call: ("SYS_fcntl", libc::SYS_fcntl),
-        clauses: &[clause(
-            "nothing that makes others who open a file wait, or reports on them: files may be shared with the host",
-            &[is(1, &[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])],
-            REFUSE,
-        )],
+        clauses: &[
+            clause(
+                "nothing that makes others who open a file wait, or reports on them: files may be shared with the host",
+                &[is(1, &[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])],
+                REFUSE,
+            ),
+            clause(
+                "no locks that are no process's, as on old kernels: they would not be counted",
+                &[is(1, &[libc::F_OFD_SETLK as u32, libc::F_OFD_SETLKW as u32])],
+                Answer::Errno(libc::EINVAL),
+            ),
+        ],
         otherwise: Answer::Allow,
     },
     Checked {

@@ -112,8 +112,8 @@ Exit status:
   130 and 143 interrupted.
 
 JSON:
-  one object with exit_code, termination (exited, signaled, timed_out, out_of_memory, killed or
-  lost), signal, stdout, stderr, truncated, duration_ms, start_ms, usage {cpu_ms,
+  one object with exit_code, termination (exited, signaled, timed_out, out_of_memory,
+  too_many_locks, killed or lost), signal, stdout, stderr, truncated, duration_ms, start_ms, usage {cpu_ms,
   peak_memory_bytes, read_bytes, write_bytes, processes}, sandbox_id; docs/cli.md has them all."
 )]
 pub(crate) struct RunArgs {

@@ -141,6 +141,7 @@ mod tests {
             (Termination::Signaled { signal: 9 }, "signaled", Value::from(9)),
             (Termination::TimedOut, "timed_out", Value::Null),
             (Termination::OutOfMemory, "out_of_memory", Value::Null),
+            (Termination::TooManyLocks, "too_many_locks", Value::Null),
             (Termination::Killed, "killed", Value::Null),
             (Termination::Lost, "lost", Value::Null),
         ] {

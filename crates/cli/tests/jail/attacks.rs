@@ -146,6 +146,34 @@ done.set()
     assert_eq!(result["stdout"], "True ENOBUFS True\n4194304 True\n", "{result}");
 }
 
+/// Locks on files are memory that nobody counts, and slow down the whole machine: who holds too many is ended, and told
+/// why; who holds many is not.
+#[test]
+fn a_hoard_of_locks_ends_its_execution_and_no_other() {
+    const LOCK: &str = "
+import fcntl, sys, time
+count, seconds = int(sys.argv[1]), float(sys.argv[2])
+held = open(sys.argv[1], 'w')
+for number in range(count): fcntl.lockf(held, fcntl.LOCK_EX, 1, 2 * number)
+until = time.monotonic() + seconds
+while time.monotonic() < until: pass
+print('still there')
+";
+    let bell = Bell::new();
+    let id = bell.create(&["--memory", "128m"]);
+    let many = ["exec", "--json", "-d", &id, "--", "python3", "-c", LOCK, "1000", "2"];
+    assert!(bell.run(&many).status.success());
+    let words = ["--timeout", &span(60), &id, "--", "python3", "-c", LOCK, "6000", "600"];
+    let hoarded = bell.run(&[&["exec"], words.as_slice()].concat());
+    assert_eq!(hoarded.status.code(), Some(137), "{hoarded:?}");
+    assert!(text(&hoarded.stderr).contains("too many locks: "), "{hoarded:?}");
+    let hoarded = bell.json(&[&["exec"], words.as_slice()].concat());
+    assert_eq!(hoarded["termination"], "too_many_locks", "{hoarded}");
+    let kept = bell.json(&["logs", "--follow", &id, "1"]);
+    let kept_ending = bell.json(&["inspect", &id])["executions"][0]["termination"].clone();
+    assert_eq!(kept_ending["termination"], "exited", "{kept} {kept_ending}");
+}
+
 /// One message that was too large for the monitor ended the sandbox.
 #[test]
 fn listing_hostile_links_harms_nobody() {

@@ -56,6 +56,8 @@ pub struct Init {
     pub rlimits: Vec<(u32, u64, u64)>,
     /// What the filter leaves to the guest, if there is a filter.
     pub questions: Option<Questions>,
+    /// The kernel's table of locks (a descriptor), if their number is to be bounded.
+    pub locks_fd: Option<i32>,
 }
 
 /// What those inside may have of things that hold memory of the kernel's which no limit counts. The filter asks the
@@ -283,4 +285,6 @@ pub enum KillReason {
     TimedOut,
     /// It was told to.
     Asked,
+    /// Its processes held more locks on files than all of the sandbox may.
+    TooManyLocks,
 }

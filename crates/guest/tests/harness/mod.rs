@@ -60,6 +60,7 @@ pub fn init(home: &str) -> Init {
         join_dirs: Vec::new(),
         rlimits: Vec::new(),
         questions: None,
+        locks_fd: None,
     }
 }
 

@@ -7,7 +7,7 @@ use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
-use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, questions_fd};
+use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, locks_fd, questions_fd};
 use crate::landlock;
 use crate::monitor::guest_deadline;
 use crate::plan::Plan;
@@ -62,6 +62,7 @@ pub(super) fn init(
             netlink_sockets: if Wall::NetlinkCount.stands() { netlink_sockets(memory) } else { u32::MAX },
             unaccepted: memory / 8,
         }),
+        locks_fd: Wall::LockCount.stands().then(|| locks_fd(cgroups)),
     }
 }
 

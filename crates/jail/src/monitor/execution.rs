@@ -93,6 +93,7 @@ pub(super) fn termination(exit: &Exit, oom_kills: Option<u64>) -> Termination {
     match (exit.killed, exit.signal, exit.code) {
         (Some(KillReason::TimedOut), ..) => Termination::TimedOut,
         (Some(KillReason::Asked), ..) => Termination::Killed,
+        (Some(KillReason::TooManyLocks), ..) => Termination::TooManyLocks,
         (None, Some(SIGKILL), _) if oom_kills.is_some_and(|count| count > 0) => Termination::OutOfMemory,
         (None, Some(signal), _) => Termination::Signaled { signal },
         (None, None, Some(code)) => Termination::Exited { code },
@@ -138,6 +139,7 @@ mod tests {
             (exit(None, Some(11), None), Some(1), Termination::Signaled { signal: 11 }),
             (exit(None, Some(9), Some(KillReason::TimedOut)), Some(1), Termination::TimedOut),
             (exit(None, Some(9), Some(KillReason::Asked)), Some(0), Termination::Killed),
+            (exit(None, Some(9), Some(KillReason::TooManyLocks)), Some(0), Termination::TooManyLocks),
             (exit(None, None, None), Some(0), Termination::Lost),
         ];
         for (exit, oom, expected) in cases {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::Wall::{
-    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, ListenerCount, LockedMemory, MemoryLimit,
+    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, ListenerCount, LockCount, LockedMemory, MemoryLimit,
     MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp,
     SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
 };
@@ -218,6 +218,34 @@ waiting = max(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(p
 if waiting > 40000: won(waiting, "bytes in a connection")
 print(waiting, "bytes wait")
 "#).with(&["--memory", "64m"]),
+        inside("RS-locks", "hold more locks on files than anybody needs", &[LockCount], r#"
+held = [open(str(number), "w") for number in range(8)]
+for number in range(6000): fcntl.lockf(held[number % 8], fcntl.LOCK_EX, 1, 2 * (number // 8))
+until = time.monotonic() + 5
+while time.monotonic() < until: pass
+won("6000 locks")
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-locks-on-timers", "lengthen the list that every close of a timer on the host walks", &[LockCount], r#"
+timer, most = libc.timerfd_create(1, 0), 6000
+for number in range(most): fcntl.lockf(timer, fcntl.LOCK_SH, 1, 2 * number)
+until = time.monotonic() + 5
+while time.monotonic() < until: pass
+won(most, "locks")
+"#).with(&["--memory", "64m"]).mortal(),
+        inside("RS-locks-of-descriptors", "hold locks that are counted as no process's", &[Seccomp], r#"
+for command in (37, 38):
+    fcntl.fcntl(open("file", "w"), command, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+    won("command", command)
+"#),
+        inside("RS-locks-of-the-gone", "hold locks that were taken by one who is gone", &[Seccomp], r#"
+held, CLONE_FILES = open("file", "w"), 0x400
+child = call(56, CLONE_FILES | signal.SIGCHLD, 0, 0, 0, 0)
+if child == 0:
+    fcntl.lockf(held, fcntl.LOCK_EX)
+    os._exit(0)
+os.waitpid(child, 0)
+won("it lives on in its descriptors")
+"#),
         inside("RS-terminals", "use up the terminals", &[TerminalCount], r#"
 held = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(80)]
 won(len(held), "terminals")
