@@ -381,7 +381,7 @@ fn bound_socket_buffers() {
 /// A connection is charged to whoever accepts it, and until then to nobody, so few may wait.
 /// Before Linux 6.3 that cannot be said, and the guest lets fewer listen.
 fn bound_backlogs() -> io::Result<()> {
-    if !Wall::ListenerCount.stands() {
+    if !Wall::ListenerCount.stands() || !Wall::NetNamespace.stands() {
         return Ok(());
     }
     match fs::write("/proc/sys/net/core/somaxconn", "128") {
