@@ -1,7 +1,7 @@
 //! NW: any network at all, the host's loopback and sockets included.
 
 use belljar_core::Wall::{
-    BoundingSet, Capabilities, HostTreeDetached, LandlockSandbox, NetNamespace, Seccomp,
+    BoundingSet, Capabilities, HostTreeDetached, LandlockSandbox, ListenerCount, NetNamespace, Seccomp,
 };
 
 use crate::attack::{Attack, Outcome, Ring, inside, outside, within};
@@ -154,7 +154,9 @@ won("loopback is down")
 "#,
         )
         .by_root(),
-        outside("NW-squat", "answer on a port of the host in somebody's place", &[NetNamespace], squat),
+        // The host's own listeners would count as the sandbox's.
+        outside("NW-squat", "answer on a port of the host in somebody's place", &[NetNamespace], squat)
+            .also(&[ListenerCount]),
     ]
 }
 
