@@ -82,6 +82,7 @@ fn netlink_sockets_are_few_and_work() {
     const OPEN: &str = "
 import errno, os, socket, threading
 print([name for _, name in socket.if_nameindex()])
+threading.stack_size(1 << 18)
 threads = [threading.Thread(target=socket.getaddrinfo, args=('localhost', 80)) for _ in range(40)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 def fill():
@@ -125,6 +126,7 @@ def fill():
 for _ in range(200): listen().close()
 count, name = fill()
 print(4 <= count <= 256, name, fill() == (count, name))
+threading.stack_size(1 << 18)
 done, ready = threading.Event(), threading.Barrier(21)
 def serve():
     own = socket.socket(socket.AF_UNIX); own.bind(str(threading.get_native_id())); own.listen(); ready.wait(); done.wait()

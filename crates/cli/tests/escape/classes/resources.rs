@@ -181,6 +181,7 @@ held += [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range
 won(len(held), "listeners")
 "#).with(&["--memory", "64m"]),
         inside("RS-listeners-at-once", "have all threads listen before the first is seen to", &[ListenerCount], r#"
+threading.stack_size(1 << 18)
 barrier, listening = threading.Barrier(40), []
 def listen():
     own = socket.socket(); own.bind(("127.0.0.1", 0)); barrier.wait(20)
