@@ -5,6 +5,9 @@ use super::probe::{Format, Meters};
 use super::tree::{Setting, Tree};
 use super::{CPU_PERIOD_MICROS, GUEST_CPU_MICROS, GUEST_MEMORY, GUEST_PIDS, Limits};
 
+/// Socket buffers never have less.
+const LEAST_FOR_SOCKETS: u64 = 4 << 20;
+
 pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
     let mut settings = Vec::new();
     if tree.has(Controller::Memory) {
@@ -14,8 +17,10 @@ pub(super) fn settings(tree: &Tree, limits: &Limits) -> Vec<Setting> {
             settings.push(Setting::required(group.join("memory.limit_in_bytes"), memory));
             // Memory plus swap: equal, so no swap. The file is there only if the kernel accounts for swap.
             settings.push(Setting::optional(group.join("memory.memsw.limit_in_bytes"), memory));
-            // Socket buffers are counted apart, and only once they have a limit.
-            settings.push(Setting::optional(group.join("memory.kmem.tcp.limit_in_bytes"), memory / 4));
+            // Socket buffers are counted apart, and only once they have a limit. It is low because the kernel counts
+            // bytes, and keeps whole blocks for them.
+            let sockets = (memory / 16).max(LEAST_FOR_SOCKETS);
+            settings.push(Setting::optional(group.join("memory.kmem.tcp.limit_in_bytes"), sockets));
         }
     }
     if tree.has(Controller::Pids) {

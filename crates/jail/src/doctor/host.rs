@@ -29,7 +29,7 @@ const fn setting(key: &'static str, wanted: Wanted, why: &'static str) -> Settin
     Setting { key, wanted, why, absent: None }
 }
 
-const SETTINGS: [Setting; 14] = [
+const SETTINGS: [Setting; 15] = [
     setting("fs.protected_symlinks", Wanted::AtLeast(1), "links planted in /tmp are not followed"),
     setting("fs.protected_hardlinks", Wanted::AtLeast(1), "files of others cannot be linked to"),
     setting("fs.protected_fifos", Wanted::AtLeast(1), "pipes planted in /tmp are not opened"),
@@ -46,6 +46,11 @@ const SETTINGS: [Setting; 14] = [
     setting("kernel.kptr_restrict", Wanted::AtLeast(1), "kernel addresses are hidden"),
     setting("kernel.dmesg_restrict", Wanted::AtLeast(1), "the kernel's log is hidden"),
     setting("debug.exception-trace", Wanted::AtMost(0), "crashes inside write nothing into the kernel's log"),
+    setting(
+        "net.core.high_order_alloc_disable",
+        Wanted::AtLeast(1),
+        "bytes that wait unread in TCP sockets keep little memory that nobody counts",
+    ),
     // Sandboxes have no io_uring in any case; this is for what else runs here.
     setting("kernel.io_uring_disabled", Wanted::AtLeast(2), "a frequent source of kernel holes is closed"),
     // Mainline knows nothing above 2; some distributions do.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 
 use belljar_core::Wall::TerminalFilter;
@@ -160,7 +161,12 @@ fn on_terminal(ring: &Ring<'_>, words: &[&str]) -> String {
         grantpt(&master)?;
         unlockpt(&master)?;
         let name = ptsname(&master, Vec::new())?;
-        let slave = File::options().read(true).write(true).open(name.to_string_lossy().as_ref())?;
+        // The suite may lead a session, and must not get this for its terminal, whose end would be its own.
+        let slave = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(name.to_string_lossy().as_ref())?;
         Ok((master, slave))
     };
     let Ok((master, slave)) = open() else { return String::new() };
