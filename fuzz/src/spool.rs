@@ -128,7 +128,7 @@ impl Desk {
             follower.read(&self.spool, &self.written, usize::MAX);
             assert_eq!(follower.at, [self.written[0].len(), self.written[1].len()], "bytes and gaps add up");
         }
-        let entries = fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap());
+        let entries = fs::read_dir(&self.path).into_iter().flatten().map(|entry| entry.unwrap());
         // What stands in the way of a segment is a directory, and ours.
         let files: Vec<_> = entries.filter(|entry| entry.file_type().unwrap().is_file()).collect();
         let most = (bounds.head + bounds.tail) as usize;
