@@ -8,7 +8,7 @@ mod running;
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -209,15 +209,16 @@ impl Launch {
     }
 
     fn build(mut self) -> Result<Running, LaunchError> {
-        let (Places { lock, spool, .. }, guest) = self.try_build()?;
+        let (Places { lock, spool, .. }, guest, word) = self.try_build()?;
         report(&Report::Ready);
+        let _ = rustix::io::write(word, &[1]);
         let Self { plan, privileged, .. } = self;
         Ok(Running { plan, guest, spool, _lock: lock, privileged })
     }
 
     /// Forks the child, gives it its ids, cgroups and file system, forks the monitor meanwhile, and sees the child become
     /// the guest.
-    fn try_build(&mut self) -> Result<(Places, OwnedFd), LaunchError> {
+    fn try_build(&mut self) -> Result<(Places, OwnedFd, OwnedFd), LaunchError> {
         let Some(guest_end) = self.guest_end.take() else {
             return Err(LaunchError::InUse(self.plan.state_dir.clone()));
         };
@@ -293,7 +294,10 @@ impl Launch {
         let slot = self.privileged.as_ref().map(|privileged| &privileged.slot);
         let places = Places::make(&self.plan.state_dir, slot.map(Slot::owner_id))?;
         let probe = self.privileged.as_ref().map(|privileged| privileged.group.probe()).transpose()?;
-        let monitor = self.fork_monitor(&places, &child, probe, tree.map(|tree| tree.disk), &report_read)?;
+        let (heard, word) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
+        let not_its_own = [report_read.as_raw_fd(), word.as_raw_fd()];
+        let disk = tree.map(|tree| tree.disk);
+        let monitor = self.fork_monitor(&places, &child, probe, disk, heard, &not_its_own)?;
         let built = Built {
             slot: slot.map(Slot::number),
             monitor: ProcessMark::of(monitor.pid),
@@ -313,7 +317,7 @@ impl Launch {
         let guest = guest.map_err(|source| LaunchError::Channel { what: "a descriptor", source })?;
         child.keep();
         monitor.keep();
-        Ok((places, guest))
+        Ok((places, guest, word))
     }
 
     /// Ids, cgroups and file system for the waiting child.
@@ -352,19 +356,23 @@ impl Launch {
         guest: &Child,
         probe: Option<Probe>,
         disk: Option<OwnedFd>,
-        report: &OwnedFd,
+        launcher: OwnedFd,
+        not_its_own: &[RawFd],
     ) -> Result<Child, LaunchError> {
         let desk = self.privileged.as_ref().map(|privileged| privileged.group.monitors_desk()).transpose()?;
         let birthplace = desk.as_ref().and_then(|desk| desk.birthplace.as_ref());
         match namespaces::fork_into(birthplace.map(AsFd::as_fd)).map_err(LaunchError::Monitor)? {
             Forked::Child => {
-                // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes nothing.
-                unsafe { libc::close(report.as_raw_fd()) };
+                for descriptor in not_its_own {
+                    // SAFETY: the monitor has no use for it, and leaves this process's memory by `exit`, which closes
+                    // nothing.
+                    unsafe { libc::close(*descriptor) };
+                }
                 name_process(c"belljar-monitor");
                 let entered =
                     desk.iter().flat_map(|desk| &desk.tasks).try_for_each(|mut file| file.write_all(b"0"));
                 drop(desk);
-                let served = entered.and_then(|()| self.monitor(places, guest, probe, disk));
+                let served = entered.and_then(|()| self.monitor(places, guest, probe, disk, launcher));
                 let status = match served {
                     Ok(_) => 0,
                     Err(error) => {
@@ -385,6 +393,7 @@ impl Launch {
         guest: &Child,
         probe: Option<Probe>,
         disk: Option<OwnedFd>,
+        launcher: OwnedFd,
     ) -> io::Result<SandboxState> {
         let guest_process = guest.pidfd.try_clone()?;
         let monitor = Monitor {
@@ -392,6 +401,7 @@ impl Launch {
             guest_process,
             listener: places.listener.try_clone()?,
             tie: Some(io::stdin().as_fd().try_clone_to_owned()?),
+            launcher: Some(launcher),
             deadline: self.deadline,
             probe,
             disk,

@@ -64,6 +64,9 @@ pub struct Monitor {
     pub listener: OwnedFd,
     /// Closes when the creator goes away, which ends the sandbox unless it said [`LIVE_ON`](crate::plan::LIVE_ON).
     pub tie: Option<OwnedFd>,
+    /// Says a byte when the launcher has reported the sandbox. Closes without one if it died before, which ends the
+    /// sandbox: nobody would hear of it.
+    pub launcher: Option<OwnedFd>,
     /// When the sandbox ends, on the boot clock.
     pub deadline: Duration,
     /// What the kernel says about its use of resources.
@@ -134,6 +137,9 @@ impl Service {
             if ready.tie && !self.hear_creator() {
                 return Ok(SandboxState::Killed);
             }
+            if ready.launcher && !self.hear_launcher() {
+                return Ok(SandboxState::Lost);
+            }
             if ready.listener {
                 self.accept();
             }
@@ -163,6 +169,10 @@ impl Service {
         if let Some(tie) = &self.given.tie {
             polled.push(PollFd::new(tie, PollFlags::IN));
         }
+        let launcher = polled.len();
+        if let Some(word) = &self.given.launcher {
+            polled.push(PollFd::new(word, PollFlags::IN));
+        }
         let first_client = polled.len();
         for (id, client) in &self.clients {
             order.push(*id);
@@ -178,6 +188,7 @@ impl Service {
             guest: polled[0].revents(),
             listener: !polled[1].revents().is_empty(),
             tie: self.given.tie.is_some() && !polled[2].revents().is_empty(),
+            launcher: self.given.launcher.is_some() && !polled[launcher].revents().is_empty(),
             clients: order.into_iter().zip(polled[first_client..].iter().map(PollFd::revents)).collect(),
         })
     }
@@ -190,6 +201,12 @@ impl Service {
             self.given.tie = None;
         }
         spoke
+    }
+
+    /// Hears the launcher's one word; false when it died without.
+    fn hear_launcher(&mut self) -> bool {
+        let word = self.given.launcher.take();
+        word.is_none_or(|word| matches!(rustix::io::read(word, &mut [0; 1]), Ok(1)))
     }
 
     /// Whether a client's next bytes can be dealt with now.
@@ -232,6 +249,7 @@ struct Ready {
     guest: PollFlags,
     listener: bool,
     tie: bool,
+    launcher: bool,
     clients: Vec<(u64, PollFlags)>,
 }
 
