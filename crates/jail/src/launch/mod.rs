@@ -60,9 +60,6 @@ static MONITOR_FILTER: OnceLock<seccomp::Program> = OnceLock::new();
 /// Reads the plan from standard input, builds the sandbox, reports on standard output, and stays until it has ended.
 pub fn run() -> i32 {
     name_process(c"belljar-launch");
-    // A launch that hangs ends by itself.
-    // SAFETY: plain system call on a number.
-    unsafe { libc::alarm(LAUNCH_SECONDS) };
     // What the nursery has open is not for us to keep.
     if Wall::DescriptorsClosed.stands() {
         // SAFETY: nothing of ours has been opened yet.
@@ -92,7 +89,11 @@ fn launch() -> Result<Running, LaunchError> {
     }
     // What needs no plan is made while our creator still writes it.
     let privileged = if rustix::process::geteuid().is_root() { Some(Privileged::take()?) } else { None };
-    Launch::prepare(read_plan()?, privileged)?.build()
+    let plan = read_plan()?;
+    // A launch that hangs ends by itself. How long the plan takes is our creator's affair; if it goes, we hear that.
+    // SAFETY: plain system call on a number.
+    unsafe { libc::alarm(LAUNCH_SECONDS) };
+    Launch::prepare(plan, privileged)?.build()
 }
 
 fn report(report: &Report) {

@@ -106,3 +106,26 @@ fn order(nursery: &Socket, launcher: &Socket) -> io::Result<()> {
     sendmsg(nursery, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_said_since_is_told_and_a_long_log_is_put_aside() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("sandboxes.log");
+        let nursery = Nursery::new("/nonexistent".into(), path.clone());
+        writeln!(open_log(&path).unwrap(), "long ago").unwrap();
+        let before = nursery.log_length();
+        assert_eq!(nursery.said_since(before), None);
+        writeln!(open_log(&path).unwrap(), "first\nlast").unwrap();
+        assert_eq!(nursery.said_since(before).as_deref(), Some("last"));
+        fs::write(&path, vec![b'x'; MAX_LOG as usize + 1]).unwrap();
+        drop(open_log(&path).unwrap());
+        assert_eq!(nursery.log_length(), 0);
+        assert_eq!(fs::metadata(home.path().join("sandboxes.log.old")).unwrap().len(), MAX_LOG + 1);
+    }
+}
