@@ -4,14 +4,13 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use libc::c_char;
 
 use crate::cgroup::{Groups, Hierarchies};
 use crate::child::{self, Birth};
-use crate::stage::Stage;
+use crate::stage::{Mount, Stage};
 
 /// The flag of `clone3`; libc's constant is too narrow to hold it.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -46,13 +45,13 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     /// A launcher for this host.
-    pub(crate) fn new(hierarchies: Hierarchies, layers: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn new(hierarchies: Hierarchies, mounts: &[Mount]) -> io::Result<Self> {
         // SAFETY: plain system call.
         if unsafe { libc::geteuid() } != 0 {
             return Err(io::Error::other("the floor needs root; try again with sudo"));
         }
         let output = OpenOptions::new().write(true).open("/dev/null")?;
-        Ok(Self { hierarchies, stage: Stage::make(layers)?, output, count: 0 })
+        Ok(Self { hierarchies, stage: Stage::make(mounts)?, output, count: 0 })
     }
 
     /// Launches the program behind everything, and waits for it.

@@ -9,22 +9,22 @@ mod stage;
 
 use std::ffi::CString;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cgroup::Hierarchies;
 use launch::{Extent, Launcher, Times};
+use stage::Mount;
 
 const HELP: &str = "\
 The least that a sandbox can cost on this machine.
 
 Usage: belljar-floor ROUNDS [PROGRAM ARGUMENT...]   time so many launches (default program: /bin/true)
        belljar-floor check                          show from inside that every part is there
-       belljar-floor serve [LAYER...]               launch what each line of standard input asks for
+       belljar-floor serve [MOUNT...]               launch what each line of standard input asks for
 
-A line for `serve` is `bare`, `least` or `floor`, then the program and its arguments, separated by tabs. The floor has a
-copy-on-write layer for each directory LAYER (default: /usr), and all other mounts and cgroups of a sandbox; the least
-has one of each kind. The answer is a line
+A line for `serve` is `bare`, `least` or `floor`, then the program and its arguments, separated by tabs. The floor has
+the mounts of a sandbox that are given: a directory is a copy-on-write layer, a path below /proc is covered, and behind
+`ro:` it is only to be read (default: a few); and its own directories, devices and cgroups. The least has one of each. The answer is a line
 of two numbers, in nanoseconds: until the program was reaped, and until its cgroups were removed as well.
 
 Needs root. It is a measure, not a sandbox: it has none of the filters.
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        ["serve", layers @ ..] => serve(layers),
+        ["serve", mounts @ ..] => serve(mounts),
         ["check"] => check(),
         [rounds, command @ ..] if rounds.parse::<usize>().is_ok_and(|rounds| rounds > 0) => {
             let command = if command.is_empty() { &["/bin/true"] } else { command };
@@ -87,14 +87,15 @@ fn measure(rounds: usize, command: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-fn launcher(layers: &[&str]) -> io::Result<Launcher> {
-    let layers = if layers.is_empty() { &["/usr"] } else { layers };
-    let layers: Vec<PathBuf> = layers.iter().map(PathBuf::from).collect();
-    Launcher::new(Hierarchies::detect()?, &layers)
+fn launcher(mounts: &[&str]) -> io::Result<Launcher> {
+    let few = &["/usr", "/proc/keys", "/proc/kmsg", "/proc/fs", "/proc/irq", "ro:/proc/sys"];
+    let mounts = if mounts.is_empty() { few } else { mounts };
+    let mounts: Vec<Mount> = mounts.iter().map(|word| Mount::parse(word)).collect();
+    Launcher::new(Hierarchies::detect()?, &mounts)
 }
 
-fn serve(layers: &[&str]) -> io::Result<()> {
-    let mut launcher = launcher(layers)?;
+fn serve(mounts: &[&str]) -> io::Result<()> {
+    let mut launcher = launcher(mounts)?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split('\t').collect();
@@ -136,7 +137,7 @@ grep -q '^ *lo:' /proc/net/dev || fail "loopback is missing"
 
 fn check() -> io::Result<()> {
     let mut launcher = launcher(&[])?;
-    for (extent, most, fewest) in [(Extent::Least, "12", "8"), (Extent::Same, "60", "25")] {
+    for (extent, most, fewest) in [(Extent::Least, "12", "8"), (Extent::Same, "30", "16")] {
         launcher.floor(&strings(&["/bin/sh", "-c", INSIDE, "sh", most, fewest])?, extent)?;
     }
     println!("every part of the floor is there");

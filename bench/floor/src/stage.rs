@@ -14,6 +14,32 @@ const DIRECTORIES: [&str; 6] = ["usr", "proc", "tmp", "dev", "etc", "run"];
 /// What is a link into `/usr` on a merged host; copied where it is one.
 const LINKS: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
+/// What a sandbox has mounted besides its root, its own directories and its devices.
+pub(crate) enum Mount {
+    /// A copy-on-write layer over this directory.
+    Layer(PathBuf),
+    /// What of `/proc` is covered, or only to be read.
+    Mask { path: PathBuf, read_only: bool },
+}
+
+impl Mount {
+    /// As on the command line: a path is a layer, below `/proc` it is covered, and behind `ro:` it is only to be read.
+    pub(crate) fn parse(word: &str) -> Self {
+        match word.strip_prefix("ro:") {
+            Some(path) => Self::Mask { path: path.into(), read_only: true },
+            None if word.starts_with("/proc/") => Self::Mask { path: word.into(), read_only: false },
+            None => Self::Layer(word.into()),
+        }
+    }
+}
+
+fn layers(mounts: &[Mount]) -> impl Iterator<Item = &Path> {
+    mounts.iter().filter_map(|mount| match mount {
+        Mount::Layer(path) => Some(path.as_path()),
+        Mount::Mask { .. } => None,
+    })
+}
+
 /// Removed when dropped.
 pub(crate) struct Stage {
     base: PathBuf,
@@ -27,7 +53,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Makes the directories in the host's directory for temporary files.
-    pub(crate) fn make(layers: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn make(mounts: &[Mount]) -> io::Result<Self> {
         let base = std::env::temp_dir().join(format!("belljar-floor-{}", std::process::id()));
         let (lower, directory) = (base.join("lower"), base.join("stage"));
         let stage = Self {
@@ -36,7 +62,7 @@ impl Stage {
                     .as_bytes(),
             )?,
             directory: c_string(directory.as_os_str().as_bytes())?,
-            more: more(layers)?,
+            more: more(mounts)?,
             base,
         };
         make_dir(&stage.base)?;
@@ -45,7 +71,7 @@ impl Stage {
         for name in DIRECTORIES {
             make_dir(&lower.join(name))?;
         }
-        for layer in layers {
+        for layer in layers(mounts) {
             make_all(&lower, layer)?;
         }
         for name in LINKS {
@@ -75,44 +101,11 @@ fn make_all(base: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the jail masks of `/proc`, as far as this kernel has it.
-const MASKED_FILES: [&str; 27] = [
-    "buddyinfo",
-    "cmdline",
-    "config.gz",
-    "diskstats",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "latency_stats",
-    "locks",
-    "modules",
-    "mtrr",
-    "pagetypeinfo",
-    "partitions",
-    "sched_debug",
-    "schedstat",
-    "slabinfo",
-    "softirqs",
-    "sysrq-trigger",
-    "timer_list",
-    "timer_stats",
-    "vmallocinfo",
-    "zoneinfo",
-];
-const MASKED_DIRECTORIES: [&str; 8] = ["acpi", "asound", "bus", "driver", "fs", "irq", "pressure", "scsi"];
-const READ_ONLY: [&str; 2] = ["sys", "tty"];
-
 fn is_open(path: &Path) -> bool {
     path.ancestors().all(|path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o5 == 0o5))
 }
 
-fn more(layers: &[PathBuf]) -> io::Result<More> {
+fn more(mounts: &[Mount]) -> io::Result<More> {
     let mut more = More {
         directories: vec![c"disk/tmp".into(), c"disk/run".into()],
         layers: Vec::new(),
@@ -125,7 +118,12 @@ fn more(layers: &[PathBuf]) -> io::Result<More> {
         ],
         masks: Default::default(),
     };
-    for (number, layer) in layers.iter().enumerate() {
+    for mount in mounts {
+        let Mount::Mask { path, read_only } = mount else { continue };
+        let kind = if *read_only { 2 } else { usize::from(path.is_dir()) };
+        more.masks[kind].push(c_string(path.as_os_str().as_bytes())?);
+    }
+    for (number, layer) in layers(mounts).enumerate() {
         let (upper, work) = (format!("disk/upper{number}"), format!("disk/work{number}"));
         // Where ids of the floor may not walk, another directory costs the same.
         let lower = if is_open(layer) { layer } else { Path::new("/usr") };
@@ -133,11 +131,6 @@ fn more(layers: &[PathBuf]) -> io::Result<More> {
         more.directories.extend([c_string(upper.as_bytes())?, c_string(work.as_bytes())?]);
         let target = Path::new("root").join(layer.strip_prefix("/").unwrap_or(layer));
         more.layers.push((c_string(options.as_bytes())?, c_string(target.as_os_str().as_bytes())?));
-    }
-    let names = [&MASKED_FILES[..], &MASKED_DIRECTORIES, &READ_ONLY];
-    for (masks, names) in more.masks.iter_mut().zip(names) {
-        let paths = names.iter().map(|name| Path::new("/proc").join(name)).filter(|path| path.exists());
-        *masks = paths.map(|path| c_string(path.as_os_str().as_bytes())).collect::<io::Result<_>>()?;
     }
     Ok(more)
 }

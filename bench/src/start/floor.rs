@@ -17,10 +17,10 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// Starts it, with these copy-on-write layers.
-    pub(super) fn start(program: &Path, layers: &[String]) -> Result<Self> {
+    /// Starts it, with these mounts.
+    pub(super) fn start(program: &Path, mounts: &[String]) -> Result<Self> {
         let mut command = Command::new(program);
-        command.arg("serve").args(layers).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("serve").args(mounts).stdin(Stdio::piped()).stdout(Stdio::piped());
         let started = command.spawn();
         let mut child =
             started.map_err(|source| BenchError::Start { program: program.display().to_string(), source })?;

@@ -137,7 +137,7 @@ impl Contestant<'_> {
 pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &mut Report) -> Result<()> {
     let rounds = args.rounds_or(200, 60);
     let budget = Duration::from_secs(if args.quick { 4 } else { 12 });
-    let mut floor = Floor::start(&beside("belljar-floor")?, &layers(bell).await?)?;
+    let mut floor = Floor::start(&beside("belljar-floor")?, &mounts(bell).await?)?;
     let rivals = rivals::prepare(scratch, |key| args.wants_contestant(key));
     let mut contestants = Vec::new();
     for (key, _, _) in CONTESTANTS.into_iter().filter(|(key, ..)| args.wants_contestant(key)) {
@@ -192,16 +192,22 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, scratch: &Path, report: &m
     Ok(())
 }
 
-/// The copy-on-write layers of a sandbox besides its root, as it sees them itself.
-async fn layers(bell: &Bell) -> Result<Vec<String>> {
+/// The layers of a sandbox besides its root and what it masks, as it sees them itself and the floor is told them.
+async fn mounts(bell: &Bell) -> Result<Vec<String>> {
     let sandbox = bell.create().await?;
     let told = bell::run(&*sandbox, ExecRequest::argv(["cat", "/proc/self/mounts"])).await?;
     sandbox.cleanup().await?;
     let told = String::from_utf8_lossy(&told.stdout.to_bytes()).into_owned();
-    let mounts = told.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let layers =
-        mounts.filter(|mount| mount.get(2) == Some(&"overlay")).filter_map(|mount| mount.get(1).copied());
-    Ok(layers.filter(|target| *target != "/").map(str::to_owned).collect())
+    let mounts = told.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        match (fields.next()?, fields.next()?) {
+            ("/" | "/proc", _) => None,
+            (path, "overlay") => Some(path.to_owned()),
+            (path, "proc") => Some(format!("ro:{path}")),
+            (path, _) => path.starts_with("/proc/").then(|| path.to_owned()),
+        }
+    });
+    Ok(mounts.collect())
 }
 
 /// Starts it three times: does it work, is it warm, and how often can it be measured in the time there is.
