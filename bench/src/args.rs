@@ -15,7 +15,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<Part>,
 
-    /// Of the start times, measure only those of this contestant, by its key in the JSON; may be given several times
+    /// Of the start times or the bombs, measure only this one, by its key in the JSON; may be given several times
     #[arg(long, value_name = "KEY")]
     pub(crate) contestant: Vec<String>,
 
@@ -81,7 +81,7 @@ impl Args {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Whether a contestant's start times are to be measured.
+    /// Whether a contestant's start times, or the latency beside a bomb, are to be measured.
     pub(crate) fn wants_contestant(&self, key: &str) -> bool {
         self.contestant.is_empty() || self.contestant.iter().any(|wanted| wanted == key)
     }

@@ -33,7 +33,7 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Re
     eprint!("neighbour: quiet");
     let quiet_before = latencies(&*neighbour, rounds).await?;
     let mut beside = Vec::new();
-    for (name, script) in BOMBS {
+    for (name, script) in BOMBS.into_iter().filter(|(name, _)| args.wants_contestant(name)) {
         eprint!(", {name}");
         beside.push((name, beside_bomb(bell, &*neighbour, name, script, rounds).await?));
     }

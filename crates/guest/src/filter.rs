@@ -1,8 +1,9 @@
 //! The system calls that the guest may make and what it starts may not.
 //!
 //! The sandbox's filter stands before the guest runs and lets it use `clone3`, to have children born in their
-//! cgroups, and `seccomp`, to install this filter. For everything else these calls are as if the kernel had none: libc
-//! falls back to `clone`, whose flags the sandbox's filter can see, and nobody inside fills the kernel with filters.
+//! cgroups, `sched_setattr`, to give them longer turns at the processor than its own, and `seccomp`, to install this
+//! filter. For everything else these calls are as if the kernel had none: libc falls back to `clone`, whose flags the
+//! sandbox's filter can see, nobody inside pushes in before others, and nobody fills the kernel with filters.
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
@@ -18,10 +19,11 @@ const fn branch(call: libc::c_long, yes: u8, no: u8) -> sock_filter {
 }
 
 /// The guest's own calls answer ENOSYS, everything else is left to the sandbox's filter.
-static PROGRAM: [sock_filter; 5] = [
+static PROGRAM: [sock_filter; 6] = [
     statement(BPF_LD | BPF_W | BPF_ABS, 0),
-    branch(libc::SYS_clone3, 1, 0),
-    branch(libc::SYS_seccomp, 0, 1),
+    branch(libc::SYS_clone3, 2, 0),
+    branch(libc::SYS_seccomp, 1, 0),
+    branch(libc::SYS_sched_setattr, 0, 1),
     statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
     statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
 ];

@@ -358,10 +358,11 @@ pub const CHECKED: &[Checked] = &[
     },
 ];
 
-/// Allowed to the guest, which takes them from all it starts (it answers ENOSYS to those). The guest needs `clone3` to have children born in their cgroups; its arguments, new namespaces among
-/// them, lie in memory where no filter sees them. It needs `seccomp` to take both away; filters are programs in the
-/// kernel's memory, whose number and cost nobody bounds.
-pub const GUEST_ONLY: &[Call] = calls! { SYS_clone3, SYS_seccomp };
+/// Allowed to the guest, which takes them from all it starts (it answers ENOSYS to those). The guest needs `clone3` to
+/// have children born in their cgroups; its arguments, new namespaces among them, lie in memory where no filter sees
+/// them. It needs `sched_setattr` to give children longer turns at the processor than its own, and `seccomp` to take
+/// all three away; filters are programs in the kernel's memory, whose number and cost nobody bounds.
+pub const GUEST_ONLY: &[Call] = calls! { SYS_clone3, SYS_sched_setattr, SYS_seccomp };
 
 /// All that a monitor may ask: to read, write and wait on what it has, to take in callers, to keep output in its spool,
 /// to kill its guest, and memory. No sockets of its own, no locks, no processes.
@@ -471,7 +472,7 @@ pub const REFUSED: &[Call] = calls! {
     SYS_migrate_pages, SYS_mlockall, SYS_mount, SYS_mount_setattr, SYS_move_mount,
     SYS_move_pages, SYS_name_to_handle_at, SYS_nfsservctl, SYS_open_by_handle_at, SYS_open_tree,
     SYS_perf_event_open, SYS_pidfd_getfd, SYS_pivot_root, SYS_process_madvise, SYS_process_vm_writev,
-    SYS_quotactl, SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_sched_setattr, SYS_sched_setparam,
+    SYS_quotactl, SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_sched_setparam,
     SYS_sched_setscheduler, SYS_set_mempolicy, SYS_set_mempolicy_home_node, SYS_setdomainname,
     SYS_sethostname, SYS_setns, SYS_settimeofday, SYS_swapoff, SYS_swapon, SYS_syslog, SYS_umount2,
     SYS_unshare, SYS_userfaultfd, SYS_vhangup, SYS_vmsplice

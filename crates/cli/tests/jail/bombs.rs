@@ -39,6 +39,17 @@ subprocess.run(["rm", "-r", "/tmp/watched"], check=True)
 print(sum(range(1000001)))
 "#;
 
+/// How long a turn at the processor is, in nanoseconds: an execution's and that of the process that started it. Kernels
+/// without turns of one's own say 0.
+const TURNS: &str = r#"
+import ctypes, json, struct
+def turn(process):
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(315, process, attributes, 48, 0) == 0
+    return struct.unpack("IIQiIQQQ", attributes.raw)[5]
+print(json.dumps([turn(0), turn(1)]))
+"#;
+
 /// A sandbox with a bomb in it, and another that was there before and must not notice.
 struct Field {
     bell: Bell,
@@ -501,4 +512,18 @@ fn a_flood_of_output_harms_no_neighbour_while_it_lasts() {
     let field = Field::new(&[]);
     field.hold("import os\nos.write(1, b'held\\n')\nwhile True: os.write(1, b'x' * 65536)");
     field.clear();
+}
+
+#[test]
+fn those_who_serve_are_let_in_before_those_who_compute() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let turns = |of: &Value| -> Vec<u64> { serde_json::from_str(of["stdout"].as_str().unwrap()).unwrap() };
+    let [execution, guest] = turns(&bell.python(&id, TURNS))[..] else { panic!("two processes") };
+    if execution == 0 {
+        return eprintln!("skipped: this kernel gives turns of the same length to all");
+    }
+    assert!(guest * 5 <= execution, "{guest} against {execution}");
+    let quiet = bell.python(&id, "import os; os.nice(5); print(os.nice(0))");
+    assert_eq!(quiet["stdout"], "5\n", "what else the scheduler knows of a process is its own");
 }

@@ -632,6 +632,7 @@ int main(int argc, char **argv) {
     char zero[256]; memset(zero, 0, sizeof zero);
     struct { unsigned long flags, pidfd, ctid, ptid, sig, stack, size, tls; } args = { 0x10000000, 0, 0, 0, SIGCHLD, 0, 0, 0 };
     int one[32] = { 1, 4, 4, 1 };
+    unsigned attributes[12] = { 48, 0, 0, 0, 0, 0, 100000 };
     struct { unsigned type, size; unsigned long config; char rest[104]; } perf = { 1, 112, 0, {0} };
     CALL("mount", syscall(SYS_mount, "none", "/tmp", "tmpfs", 0, 0));
     CALL("mount_bind", syscall(SYS_mount, "/", "/mnt", 0, 4096 | 16384, 0));
@@ -655,6 +656,7 @@ int main(int argc, char **argv) {
     CALL("request_key", syscall(SYS_request_key, "user", "x", 0, 0));
     CALL("io_uring_setup", syscall(SYS_io_uring_setup, 8, zero));
     CALL("clone3_newuser", syscall(SYS_clone3, &args, sizeof args));
+    CALL("sched_setattr", syscall(SYS_sched_setattr, 0, attributes, 0));
     CALL("clone_newuser", syscall(SYS_clone, 0x10000000 | SIGCHLD, 0, 0, 0, 0));
     CALL("clone_newnet_high", syscall(SYS_clone, 0x4000000000000000UL | 0x40000000 | SIGCHLD, 0, 0, 0, 0));
     CALL("mknod_char", syscall(SYS_mknodat, AT_FDCWD, "/tmp/null", S_IFCHR | 0666, makedev(1, 3)));
@@ -719,7 +721,7 @@ fn dangerous_system_calls_are_refused() {
     let built = Command::new("gcc").arg("-w").arg("-o").arg(&program).arg(&source).status().unwrap();
     assert!(built.success());
     let by_root = ["unshare", "chroot", "setns"];
-    let by_anyone = ["unshare_user", "ptrace_traceme", "clone_newuser", "clone3_newuser"];
+    let by_anyone = ["unshare_user", "ptrace_traceme", "clone_newuser", "clone3_newuser", "sched_setattr"];
     let control = if is_rootless() { by_anyone.to_vec() } else { [&by_root[..], &by_anyone].concat() };
     let output = Command::new(&program).args(&control).output().unwrap();
     let told = text(&output.stdout);

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::Wall::{
-    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, ListenerCount, LockCount, LockedMemory, MemoryLimit,
-    MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit, Seccomp,
-    SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
+    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, GuestFilter, ListenerCount, LockCount, LockedMemory,
+    MemoryLimit, MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit,
+    Seccomp, SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -166,6 +166,10 @@ won(os.sched_getscheduler(0))
 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 won(os.sched_getscheduler(0))
 "#).by_root().control(Control::Local),
+        inside("RS-short-turns", "be let in before others at the processor", &[GuestFilter], r#"
+call(314, 0, struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, 100_000, 0, 0), 0)
+won("turns of a tenth of a millisecond")
+"#),
         inside(
             "RS-netlink",
             "have netlink sockets without a bound",

@@ -189,7 +189,7 @@ won(os.sched_getscheduler(0))
         inside(
             "SY-scheduler-new",
             "the same by the newer call",
-            &[Seccomp],
+            &[GuestFilter],
             r#"
 call(314, 0, struct.pack("IIQiIQQQ", 48, 3, 0, 0, 0, 0, 0, 0), 0)
 won(os.sched_getscheduler(0))
