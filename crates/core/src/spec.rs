@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Limits, NetworkPolicy, Result};
+use crate::{Error, ErrorCode, Limits, NetworkPolicy, Result, SandboxId};
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxSpec {
+    /// Its name, chosen by the caller so that it can be written down before anything is made. A provider mints one where
+    /// there is none, and refuses one that another sandbox has, alive or kept, as `already_exists`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<SandboxId>,
     /// The environment to start from; `host` is the machine's own programs.
     pub template: String,
     /// What it may use.
@@ -30,6 +34,7 @@ pub struct SandboxSpec {
 impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
+            id: None,
             template: "host".into(),
             limits: Limits::default(),
             network: NetworkPolicy::None,

@@ -8,4 +8,5 @@ pub mod fake;
 pub mod home;
 pub mod jail;
 pub mod local;
+mod names;
 pub mod template;

@@ -8,12 +8,13 @@ use super::need::REAL;
 use super::trial::{
     Outcome, Trial, exists, get, path, pieces, processes_named, put, refused, same, same_bytes, shell, stdout,
 };
-use crate::{ErrorCode, ExecRequest, SandboxId, SandboxSpec, UserName};
+use crate::{ErrorCode, ExecRequest, SandboxId, SandboxSpec, SandboxState, UserName};
 
 cases! { "life":
     bad_limits_are_refused [],
     unknown_template_is_refused [],
     sandboxes_have_names_of_their_own [],
+    a_chosen_name_is_used_once [],
     sandboxes_do_not_share_files [],
     many_can_be_made_at_once [],
     cleanup_can_be_repeated [],
@@ -44,6 +45,26 @@ async fn sandboxes_have_names_of_their_own(trial: &Trial<'_>) -> Outcome {
     ensure!(one.id() != other.id(), "both are {}", one.id());
     ensure!(one.provider() == trial.provider.name(), "says it is `{}`", one.provider());
     Ok(())
+}
+
+async fn a_chosen_name_is_used_once(trial: &Trial<'_>) -> Outcome {
+    // A name that nobody has: that of a sandbox which is gone.
+    let gone = trial.sandbox().await?;
+    gone.cleanup().await?;
+    let spec = SandboxSpec { id: Some(gone.id().clone()), ..SandboxSpec::default() };
+    let sandbox = trial.sandbox_from(spec.clone()).await?;
+    ensure!(sandbox.id() == gone.id(), "is named {}, not {}", sandbox.id(), gone.id());
+    put(&*sandbox, "file", b"mine").await?;
+    let error = refused(trial.provider.create(spec.clone()).await, ErrorCode::AlreadyExists)?;
+    ensure!(error.message.contains(gone.id().as_str()), "the error does not name it: {error}");
+    same_bytes(&get(&*sandbox, "file").await?, b"mine")?;
+    if let Ok(control) = sandbox.control() {
+        control.kill().await?;
+        refused(trial.provider.create(spec.clone()).await, ErrorCode::AlreadyExists)?;
+        ensure!(control.info().await?.state == SandboxState::Killed, "its record is not what it was");
+    }
+    sandbox.cleanup().await?;
+    trial.sandbox_from(spec).await.map(drop)
 }
 
 async fn sandboxes_do_not_share_files(trial: &Trial<'_>) -> Outcome {

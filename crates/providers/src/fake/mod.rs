@@ -45,6 +45,7 @@ use belljar_core::{
     Capabilities, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId, SandboxSpec,
 };
 
+use crate::names::{Held, Names};
 use sandbox::FakeSandbox;
 pub use tree::Tree;
 
@@ -89,6 +90,7 @@ type Programs = BTreeMap<String, Program>;
 #[derive(Clone)]
 pub struct Fake {
     programs: Programs,
+    names: Names,
 }
 
 impl fmt::Debug for Fake {
@@ -106,7 +108,7 @@ impl Default for Fake {
 impl Fake {
     /// The model with its own programs.
     pub fn new() -> Self {
-        Self { programs: programs::all() }
+        Self { programs: programs::all(), names: Names::default() }
     }
 
     /// The same with one more program, or with another in place of one it has.
@@ -118,6 +120,16 @@ impl Fake {
     ) -> Self {
         self.programs.insert(name.into(), Arc::new(program));
         self
+    }
+
+    /// A name that nobody has.
+    fn mint(&self) -> (SandboxId, Held) {
+        loop {
+            let id = next_id();
+            if let Ok(held) = self.names.take(&id) {
+                return (id, held);
+            }
+        }
     }
 }
 
@@ -140,7 +152,11 @@ impl Provider for Fake {
                 format!("the `fake` provider has no template `{name}`"),
             ));
         }
-        Ok(Arc::new(FakeSandbox::new(next_id(), spec, self.programs.clone())))
+        let (id, name) = match &spec.id {
+            Some(id) => (id.clone(), self.names.take(id)?),
+            None => self.mint(),
+        };
+        Ok(Arc::new(FakeSandbox::new(id, name, spec, self.programs.clone())))
     }
 }
 

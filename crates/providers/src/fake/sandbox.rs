@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::machine::Machine;
 use super::tree::parent;
 use super::{Programs, Tree};
+use crate::names::Held;
 
 const DOWNLOAD_PIECE: usize = 64 << 10;
 
@@ -32,10 +33,11 @@ pub(super) struct FakeSandbox {
     last: AtomicU32,
     deadline: Instant,
     gone: watch::Sender<bool>,
+    name: Mutex<Option<Held>>,
 }
 
 impl FakeSandbox {
-    pub(super) fn new(id: SandboxId, spec: SandboxSpec, programs: Programs) -> Self {
+    pub(super) fn new(id: SandboxId, name: Held, spec: SandboxSpec, programs: Programs) -> Self {
         let own = [
             ("PATH", "/usr/bin:/bin"),
             ("HOME", Tree::HOME),
@@ -53,6 +55,7 @@ impl FakeSandbox {
             last: AtomicU32::new(0),
             deadline: Instant::now() + spec.ttl.min(LONGEST_LIFE),
             gone: watch::Sender::new(false),
+            name: Mutex::new(Some(name)),
         }
     }
 
@@ -164,6 +167,7 @@ impl Sandbox for FakeSandbox {
     async fn cleanup(&self) -> Result<()> {
         self.gone.send_replace(true);
         self.with_files(|files| *files = Tree::new());
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 }

@@ -170,7 +170,10 @@ impl Provider for Jail {
         spec.limits = spec.limits.fitted();
         // It begins while we make the sandbox's directory and look for the template.
         let mut launcher = self.nursery.fork_launcher()?;
-        let id = new_id()?;
+        let id = match &spec.id {
+            Some(id) => id.clone(),
+            None => new_id()?,
+        };
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::home::problem;
+use crate::names::taken;
 
 const LEASE_FILE: &str = "lease.json";
 /// None of these files is longer.
@@ -28,25 +29,36 @@ pub(super) struct Lease {
 
 impl Lease {
     /// Makes the sandbox's directory with its lease in it. While the answer is held, everyone can tell that the sandbox's
-    /// creator is still about; it is let go however the creator ends.
+    /// creator is still about; it is let go however the creator ends. A name that another sandbox has is refused; what
+    /// nobody will ask for any more makes room.
     pub(super) fn write(directory: &Path, id: &SandboxId, spec: &SandboxSpec) -> Result<File> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let lease = Self { id: id.clone(), spec: spec.clone(), created_ms };
-        DirBuilder::new()
-            .mode(0o700)
-            .create(directory)
-            .and_then(|()| {
-                let mut file = create(&directory.join(LEASE_FILE))?;
-                // Before there is anything to read: nobody ever sees a lease of a living creator free.
-                flock(&file, FlockOperation::LockExclusive)?;
-                file.write_all(&serde_json::to_vec(&lease)?)?;
-                Ok(file)
+        let make = || DirBuilder::new().mode(0o700).create(directory);
+        make()
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists if is_abandoned(directory) => {
+                    fs::remove_dir_all(directory)?;
+                    make()
+                }
+                _ => Err(error),
             })
-            .map_err(|error| {
-                let _ = fs::remove_dir_all(directory);
-                problem(directory, &error)
-            })
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => taken(id),
+                _ => problem(directory, &error),
+            })?;
+        let write = || -> io::Result<File> {
+            let mut file = create(&directory.join(LEASE_FILE))?;
+            // Before there is anything to read: nobody ever sees a lease of a living creator free.
+            flock(&file, FlockOperation::LockExclusive)?;
+            file.write_all(&serde_json::to_vec(&lease)?)?;
+            Ok(file)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_dir_all(directory);
+            problem(directory, &error)
+        })
     }
 
     /// Reads a lease; `None` if there is none (any more) or it is not one of ours.
@@ -91,6 +103,15 @@ pub(super) fn remains(directory: &Path, lease: &Lease) -> Remains {
         fs::symlink_metadata(directory.join(SPOOL_DIR).join(ENDED_FILE)).and_then(|found| found.modified());
     let since_end = ended.ok().map(|end| now.duration_since(end).unwrap_or_default());
     if since_end.unwrap_or(age) < RETENTION { Remains::Kept } else { Remains::Forgotten }
+}
+
+/// Whether nobody lives in a directory, and nobody will ask for what is there.
+fn is_abandoned(directory: &Path) -> bool {
+    !is_alive(directory)
+        && match Lease::read(directory) {
+            Some(lease) => remains(directory, &lease) == Remains::Forgotten,
+            None => is_old(directory),
+        }
 }
 
 /// Whether a directory has been left alone for longer than a launch takes.
@@ -164,6 +185,24 @@ mod tests {
             lease.created_ms = now.saturating_add_signed(hour * 3_600_000);
             assert_eq!(remains(&directory, &lease), Remains::Kept, "the clock jumped by {hour} h");
         }
+    }
+
+    #[test]
+    fn a_name_is_taken_until_nobody_will_ask_for_it() {
+        let home = tempfile::tempdir().unwrap();
+        let (id, spec) = (SandboxId::from_random([3; 16]), SandboxSpec::default());
+        let directory = home.path().join(id.as_str());
+        let again = || Lease::write(&directory, &id, &spec).map_err(|error| error.code);
+        let held = again().unwrap();
+        fs::write(directory.join("proof"), "").unwrap();
+        assert_eq!(again().unwrap_err(), belljar_core::ErrorCode::AlreadyExists, "it is being made");
+        leave_word(&directory);
+        drop(held);
+        assert_eq!(again().unwrap_err(), belljar_core::ErrorCode::AlreadyExists, "its record is kept");
+        assert!(directory.join("proof").exists(), "being refused harms nothing");
+        fs::remove_file(directory.join(LOCK_FILE)).unwrap();
+        let _held = again().expect("a launch that was never finished makes room");
+        assert!(!directory.join("proof").exists());
     }
 
     #[test]

@@ -26,16 +26,19 @@ use belljar_core::{
     SandboxSpec,
 };
 
+use crate::names::Names;
 use sandbox::LocalSandbox;
 
 /// Makes sandboxes that are subprocesses in temporary directories. They end with the value that stands for them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Local;
+#[derive(Clone, Debug, Default)]
+pub struct Local {
+    names: Names,
+}
 
 impl Local {
     /// The provider; it has nothing to configure.
     pub fn new() -> Self {
-        Self
+        Self::default()
     }
 }
 
@@ -58,8 +61,12 @@ impl Provider for Local {
             )
             .hint("use `host`, or another provider"));
         }
-        let id = SandboxId::from_random(random_bytes()?);
-        Ok(Arc::new(LocalSandbox::create(id, spec)?))
+        let id = match &spec.id {
+            Some(id) => id.clone(),
+            None => SandboxId::from_random(random_bytes()?),
+        };
+        let name = self.names.take(&id)?;
+        Ok(Arc::new(LocalSandbox::create(id, name, spec)?))
     }
 }
 

@@ -25,6 +25,7 @@ use super::execution::{Execution, Surroundings};
 use super::journal::{Follower, Pace};
 use super::place::{Place, file_error};
 use super::tree::Tree;
+use crate::names::Held;
 
 /// How many executions that ended are remembered for `attach`, each with its kept output.
 const REMEMBERED: usize = 32;
@@ -56,13 +57,15 @@ struct Inner {
 struct Life {
     state: SandboxState,
     place: Place,
+    /// Held while there is anything of the sandbox, if only its record.
+    name: Option<Held>,
     last: u32,
     executions: BTreeMap<ExecId, Arc<Execution>>,
     tasks: JoinSet<()>,
 }
 
 impl LocalSandbox {
-    pub(super) fn create(id: SandboxId, spec: SandboxSpec) -> Result<Self> {
+    pub(super) fn create(id: SandboxId, name: Held, spec: SandboxSpec) -> Result<Self> {
         let place = Place::make(&id)?;
         let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
         let env = environment(&place, shell, &spec);
@@ -71,6 +74,7 @@ impl LocalSandbox {
         let life = Life {
             state: SandboxState::Running,
             place,
+            name: Some(name),
             last: 0,
             executions: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -215,7 +219,9 @@ impl Inner {
         self.end(SandboxState::Killed).await;
         let mut life = self.life();
         life.tasks.abort_all();
-        life.place.remove()
+        life.place.remove()?;
+        life.name = None;
+        Ok(())
     }
 }
 
