@@ -23,7 +23,8 @@ pub(crate) struct Operation {
     results: Option<OwnedFd>,
     decoder: Decoder,
     pending: Option<Frame>,
-    credit: usize,
+    /// May fall below nothing: a message goes whole or not at all.
+    credit: i64,
     answered: bool,
     end: Option<Ended>,
 }
@@ -39,7 +40,7 @@ impl Operation {
             results: Some(results),
             decoder: Decoder::new(MAX_CONTROL),
             pending: None,
-            credit: WINDOW as usize,
+            credit: i64::from(WINDOW),
             answered: false,
             end: None,
         })
@@ -77,22 +78,28 @@ impl Operation {
         while let Some(mut frame) = self.pending.take().or_else(|| self.next_frame()) {
             match frame.kind {
                 FrameKind::Data(_) => {
-                    let count = frame.payload.len().min(self.credit);
+                    let count = frame.payload.len().min(usize::try_from(self.credit).unwrap_or(0));
                     if count < frame.payload.len() {
                         let rest = frame.payload.split_off(count);
                         self.pending = Some(Frame { payload: rest, ..frame.clone() });
                     }
                     if count > 0 || self.pending.is_none() {
                         connection.data(self.id, stream::OUTPUT, &frame.payload);
-                        self.credit -= count;
+                        self.credit -= count as i64;
                     }
                     if self.pending.is_some() {
                         return;
                     }
                 }
+                // A long listing is as many bytes as a long file.
+                FrameKind::Control if self.credit <= 0 => {
+                    self.pending = Some(frame);
+                    return;
+                }
                 FrameKind::Control => match frame.message::<Event>() {
                     Ok(event) => {
                         self.answered = true;
+                        self.credit -= frame.payload.len() as i64;
                         connection.event(self.id, &event);
                     }
                     Err(_) => self.kill(),
@@ -141,7 +148,7 @@ impl Operation {
 
     /// Takes note of credit.
     pub(crate) fn grant(&mut self, bytes: u32, connection: &mut Connection) {
-        self.credit = self.credit.saturating_add(bytes as usize);
+        self.credit = self.credit.saturating_add(i64::from(bytes));
         self.forward(connection);
     }
 

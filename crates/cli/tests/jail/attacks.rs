@@ -202,6 +202,29 @@ fn a_listing_has_a_bound_in_bytes() {
     assert_eq!(bell.shell(&id, "echo works")["stdout"], "works\n");
 }
 
+/// A reader that stood still while much was listed lost contact.
+#[test]
+fn a_listing_waits_for_its_reader() {
+    let bell = Bell::new();
+    let id = bell.create(&[]);
+    let made = bell
+        .python(&id, "import os; os.mkdir('d'); [os.symlink('x' * 4000, f'd/{n}') for n in range(6000)]");
+    assert_eq!(made["exit_code"], 0, "{made}");
+    let mut reader = bell.command(&["ls", "--json", &format!("{id}:d")]).spawn().unwrap();
+    let said = reader.stdout.take().unwrap();
+    let said = std::thread::spawn(move || std::io::read_to_string(said));
+    // It stands still for most of the time, and the guest has nobody else to wait for.
+    let pid = reader.id().cast_signed();
+    while reader.try_wait().unwrap().is_none() {
+        for (signal, span) in [(Signal::STOP, 8), (Signal::CONT, 1)] {
+            send(pid, signal);
+            std::thread::sleep(Duration::from_millis(span));
+        }
+    }
+    let listed: serde_json::Value = serde_json::from_str(&said.join().unwrap().unwrap()).unwrap();
+    assert_eq!(listed["entries"].as_array().map(Vec::len), Some(6000), "{listed}");
+}
+
 /// A copy that lost files looked like a whole one.
 #[test]
 fn a_copy_that_is_not_whole_says_so() {

@@ -3,7 +3,8 @@
 //! One stream socket carries [`Frame`]s both ways. A frame belongs to a conversation, named by a number that the
 //! outside chose when it sent the [`Request`] that began it (0 is the connection itself). Bulk bytes travel as data
 //! frames of that conversation, under a credit window so that no conversation can hold up another; an empty data
-//! frame means that this stream ended. Everything else is JSON in control frames.
+//! frame means that this stream ended. Everything else is JSON in control frames; those of file operations count as
+//! output, for a listing can be as long as a file.
 
 mod codec;
 

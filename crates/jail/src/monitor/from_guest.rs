@@ -179,6 +179,7 @@ impl Service {
             FrameKind::Control => {
                 if let (Ok(event), Some(client)) = (frame.message::<Event>(), self.clients.get_mut(&id)) {
                     client.link.queue(&answer(&Answer::Guest(event)));
+                    client.owed[usize::from(wire::stream::OUTPUT)] += frame.payload.len() as u32;
                 }
             }
         }
