@@ -22,6 +22,9 @@ pub fn check(bytes: &[u8]) {
                         assert!(request.env.iter().all(|(name, value)| {
                             !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
                         }));
+                        assert!(
+                            request.key.iter().all(|key| (1..=64).contains(&key.len()) && !key.contains('/'))
+                        );
                     }
                 }
                 Request::File(request) => operation(&request.operation),

@@ -33,6 +33,8 @@ pub enum ErrorCode {
     CommandNotExecutable,
     /// The sandbox has ended.
     SandboxGone,
+    /// A newer engine has taken over the sandbox, and nothing is done for this one any more.
+    Fenced,
     /// The data directory is in use by, or was written by, an incompatible version.
     Version,
     /// Contact with the sandbox was lost; what happened to the call is not known.
@@ -43,7 +45,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for the documentation and its test.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::AlreadyExists,
@@ -54,6 +56,7 @@ impl ErrorCode {
         Self::CommandNotFound,
         Self::CommandNotExecutable,
         Self::SandboxGone,
+        Self::Fenced,
         Self::Version,
         Self::Lost,
         Self::Internal,
@@ -72,6 +75,7 @@ impl ErrorCode {
             Self::CommandNotFound => "command_not_found",
             Self::CommandNotExecutable => "command_not_executable",
             Self::SandboxGone => "sandbox_gone",
+            Self::Fenced => "fenced",
             Self::Version => "version",
             Self::Lost => "lost",
             Self::Internal => "internal",

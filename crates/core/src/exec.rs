@@ -113,11 +113,17 @@ pub struct ExecRequest {
     /// What happens to output nobody takes.
     #[serde(default)]
     pub output: OutputMode,
+    /// A word of the caller's by which it knows this request again. A sandbox that knows an execution with the same key
+    /// refuses the request as `already_exists`, so that one which may have been heard can safely be sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 impl ExecRequest {
     /// The time-out of an execution for which none is given.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+    /// The most characters of a key.
+    pub const MAX_KEY: usize = 64;
 
     /// A request to run this program, everything else at its default.
     pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
@@ -139,6 +145,7 @@ impl ExecRequest {
             pty: None,
             timeout: Self::DEFAULT_TIMEOUT,
             output: OutputMode::Spool,
+            key: None,
         }
     }
 
@@ -156,8 +163,28 @@ impl ExecRequest {
             return Err(Error::new(ErrorCode::InvalidArgument, problem)
                 .hint("give a program and its arguments, none of them with a NUL byte"));
         }
+        if let Some(key) = self.key.as_ref().filter(|key| !is_key(key)) {
+            let shown: String = key.chars().take(Self::MAX_KEY).collect();
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("`{}` cannot be the key of an execution", shown.escape_debug()),
+            )
+            .hint("a key has 1 to 64 of the characters A-Z a-z 0-9 . _ -"));
+        }
         check_env(&self.env)
     }
+
+    /// What is answered when an execution has the key of this request.
+    pub fn repeats(&self, exec: ExecId) -> Error {
+        let key = self.key.as_deref().unwrap_or_default();
+        Error::new(ErrorCode::AlreadyExists, format!("execution {exec} has the key `{key}` already"))
+            .hint("follow that execution, or give the new one a key of its own")
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=ExecRequest::MAX_KEY).contains(&text.len()) && text.bytes().all(plain)
 }
 
 /// Which output a piece belongs to.
@@ -418,6 +445,9 @@ pub struct ExecInfo {
     pub user: UserName,
     /// How it ended, or `None` while it runs.
     pub termination: Option<Termination>,
+    /// The key that its caller gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 #[cfg(test)]
@@ -471,5 +501,16 @@ mod tests {
         assert!(request.check().is_ok());
         request.env.insert("A=B".into(), String::new());
         assert!(request.check().is_err());
+        request.env.clear();
+        for (key, good) in [("a", true), ("Az09._-", true), (&"k".repeat(64), true)].into_iter().chain([
+            ("", false),
+            ("a b", false),
+            ("é", false),
+            ("a/b", false),
+            (&"k".repeat(65), false),
+        ]) {
+            request.key = Some(key.into());
+            assert_eq!(request.check().is_ok(), good, "{key}");
+        }
     }
 }

@@ -268,6 +268,12 @@ pub trait Control: Send + Sync {
     /// Lets it live this long from now.
     async fn extend(&self, ttl: Duration) -> Result<()>;
 
+    /// Sees to it that nothing which an older engine asks for is begun any more, not even what it has sent already; that is
+    /// then refused as `fenced`. Where nobody but the caller can reach a sandbox there is nothing to do.
+    async fn fence(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends every process at once; the record of it stays until [`Sandbox::cleanup`].
     async fn kill(&self) -> Result<()>;
 }

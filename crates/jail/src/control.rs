@@ -10,7 +10,7 @@ use belljar_core::{
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The conversation number on which everything is said.
 pub const CONVERSATION: u32 = 1;
@@ -20,6 +20,10 @@ pub const CONVERSATION: u32 = 1;
 pub struct Open {
     /// [`PROTOCOL`] of the caller.
     pub protocol: u32,
+    /// Which engine asks: the monitor does nothing for one whose number is lower than the highest it has heard. Without
+    /// one nobody is meant but the caller, and nothing is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
     /// What it wants.
     pub request: Request,
 }
@@ -70,6 +74,8 @@ pub enum Request {
         /// How long.
         ttl: Duration,
     },
+    /// Nothing but the epoch that comes with it: `Done`, after which no operation of an older one can begin.
+    Fence,
     /// Ends the sandbox; `Done` once every process is dead.
     Kill,
 }

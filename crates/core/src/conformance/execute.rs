@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 
 use super::need::{REAL, STREAM};
 use super::trial::{
-    Outcome, Trial, ended, noise, path, put, refused, same, same_bytes, shell, stderr, stdout, succeed,
+    Outcome, Trial, ended, exists, noise, path, put, refused, same, same_bytes, shell, stderr, stdout,
+    succeed,
 };
 use crate::{Capability, ErrorCode, ExecRequest, PtySize, Termination, UserName};
 
@@ -30,6 +31,9 @@ cases! { "execute":
     output_that_is_not_text_is_kept [],
     parallel_executions_keep_apart [],
     executions_are_numbered [],
+    a_key_runs_once [],
+    a_key_that_is_none_is_refused [],
+    keys_are_listed [STREAM],
     leftover_process_does_not_hold_it_up [REAL],
     undeclared_abilities_are_refused [],
     list_holds_executed_commands [STREAM],
@@ -194,6 +198,43 @@ async fn executions_are_numbered(trial: &Trial<'_>) -> Outcome {
     let first = sandbox.execute(ExecRequest::argv(["true"])).await?.exec;
     let second = sandbox.execute(ExecRequest::argv(["true"])).await?.exec;
     ensure!(first.0 >= 1 && second > first, "numbers {first} and {second} do not count up from 1");
+    Ok(())
+}
+
+async fn a_key_runs_once(trial: &Trial<'_>) -> Outcome {
+    let sandbox = trial.sandbox().await?;
+    let keyed = |line: &str, key: &str| ExecRequest { key: Some(key.into()), ..ExecRequest::shell(line) };
+    let first = sandbox.execute(keyed("echo ran >> proof", "first.of-all_1")).await?;
+    ended(&first, Termination::Exited { code: 0 })?;
+    let again = sandbox.execute(keyed("echo ran >> proof", "first.of-all_1")).await;
+    let error = refused(again, ErrorCode::AlreadyExists)?;
+    let named = format!("execution {} ", first.exec);
+    ensure!(error.message.contains(&named), "the error does not name execution {}: {error}", first.exec);
+    same(&succeed(&*sandbox, keyed("cat proof", "second")).await?, "ran\n")?;
+    // What never started has not used its key.
+    let mut missing = ExecRequest::argv(["belljar-no-such-command"]);
+    missing.key = Some("third".into());
+    refused(sandbox.execute(missing).await, ErrorCode::CommandNotFound)?;
+    same(&succeed(&*sandbox, keyed("echo runs", "third")).await?, "runs\n")
+}
+
+async fn a_key_that_is_none_is_refused(trial: &Trial<'_>) -> Outcome {
+    let sandbox = trial.sandbox().await?;
+    for key in ["", "two words", "a/b", &"k".repeat(65)] {
+        let request = ExecRequest { key: Some(key.into()), ..ExecRequest::shell("echo ran > proof") };
+        refused(sandbox.execute(request).await, ErrorCode::InvalidArgument)?;
+    }
+    ensure!(!exists(&*sandbox, "proof").await?, "it ran all the same");
+    Ok(())
+}
+
+async fn keys_are_listed(trial: &Trial<'_>) -> Outcome {
+    let sandbox = trial.sandbox().await?;
+    for key in [None, Some("mine".to_owned())] {
+        succeed(&*sandbox, ExecRequest { key, ..ExecRequest::argv(["true"]) }).await?;
+    }
+    let keys: Vec<_> = sandbox.execs()?.list().await?.into_iter().map(|info| info.key).collect();
+    ensure!(keys == [None, Some("mine".to_owned())], "the keys are {keys:?}");
     Ok(())
 }
 

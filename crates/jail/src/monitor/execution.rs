@@ -34,6 +34,7 @@ pub(super) struct Execution {
     pub(super) id: ExecId,
     pub(super) command: Command,
     pub(super) user: UserName,
+    pub(super) key: Option<String>,
     pub(super) sink: Sink,
     pub(super) input: Input,
     pub(super) start_us: Option<u64>,
@@ -51,6 +52,7 @@ impl Execution {
             command: shortened(&self.command),
             user: self.user,
             termination: self.outcome.map(|outcome| outcome.termination),
+            key: self.key.clone(),
         }
     }
 

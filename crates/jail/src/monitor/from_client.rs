@@ -47,7 +47,10 @@ impl Service {
         let Some(client) = self.clients.get_mut(&id) else { return };
         match (&mut client.role, frame.kind) {
             (Role::New, FrameKind::Control) => match frame.message::<Open>() {
-                Ok(open) if open.protocol == PROTOCOL => self.begin(id, open.request),
+                Ok(open) if open.protocol == PROTOCOL => match self.admit(&open) {
+                    Ok(()) => self.begin(id, open.request),
+                    Err(error) => self.finish(id, &Answer::Failed(error)),
+                },
                 Ok(open) => {
                     let problem =
                         format!("this sandbox speaks version {PROTOCOL}, the caller {}", open.protocol);
@@ -74,6 +77,26 @@ impl Service {
                 input.send(*conversation, &mut self.guest);
             }
             _ => self.drop_client(id),
+        }
+    }
+
+    /// Lets in whoever is not older than those who came before.
+    fn admit(&mut self, open: &Open) -> Result<(), Error> {
+        match (open.epoch, &open.request) {
+            (Some(epoch), _) if epoch < self.epoch => {
+                let newest = self.epoch;
+                let problem =
+                    format!("a newer engine has taken over (its epoch is {newest}, this one's {epoch})");
+                Err(Error::new(ErrorCode::Fenced, problem)
+                    .hint("stop this engine; the newer one has the sandbox"))
+            }
+            (None, Request::Fence) => {
+                Err(Error::new(ErrorCode::InvalidArgument, "there is no epoch to fence with"))
+            }
+            (epoch, _) => {
+                self.epoch = epoch.unwrap_or(self.epoch);
+                Ok(())
+            }
         }
     }
 
@@ -113,6 +136,7 @@ impl Service {
                 let status = self.status();
                 self.finish(client, &status);
             }
+            Request::Fence => self.finish(client, &Answer::Done),
             Request::Kill => {
                 self.set_role(client, Role::AwaitsEnd);
                 self.ending = Some(SandboxState::Killed);
@@ -129,6 +153,9 @@ impl Service {
     pub(super) fn start_execution(&mut self, client: u64, request: ExecRequest, kill_on_close: bool) {
         if let Err(error) = request.check() {
             return self.finish(client, &Answer::Failed(error));
+        }
+        if let Some(known) = request.key.as_deref().and_then(|key| self.with_key(key)) {
+            return self.finish(client, &Answer::Failed(request.repeats(known)));
         }
         let id = self.next_exec;
         self.next_exec += 1;
@@ -147,6 +174,7 @@ impl Service {
             id: ExecId(id),
             command: request.command.clone(),
             user: request.user,
+            key: request.key,
             sink,
             input: Input::new(),
             start_us: None,
@@ -171,6 +199,13 @@ impl Service {
             client,
             Role::Follower { exec: ExecId(id), reader, started: false, feeds, kill_on_close },
         );
+    }
+
+    /// The execution with this key, if there is or was one.
+    fn with_key(&self, key: &str) -> Option<ExecId> {
+        let known = self.executions.values().find(|execution| execution.key.as_deref() == Some(key));
+        let old = || self.old_keys.iter().find(|(old, _)| old == key);
+        known.map(|execution| execution.id).or_else(|| old().map(|(_, exec)| *exec))
     }
 
     /// What a new spool may hold: less when many executions are kept, so that a sandbox has a bound as a whole.

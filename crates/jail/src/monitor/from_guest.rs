@@ -10,7 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use super::client::Role;
 use super::execution::{Outcome, Sink, termination};
 use super::link::Presence;
-use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, MOST_WAITING, Service, answer, stream_number};
+use super::{
+    FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer, stream_number,
+};
 use crate::cgroup::Probe;
 use crate::control::{Answer, CONVERSATION};
 
@@ -47,6 +49,8 @@ impl Service {
             FrameKind::Control => match frame.message() {
                 Ok(Event::Started { start_us, .. }) => execution.start_us = Some(start_us),
                 Ok(Event::Exited(exit)) => self.on_exit(frame.id, &exit),
+                // About one that has started this only says that it is over, to whoever wanted to steer it.
+                Ok(Event::Failed(_)) if execution.start_us.is_some() => {}
                 Ok(Event::Failed(error)) => {
                     self.executions.remove(&frame.id);
                     remove_spool(&self.given.spool, frame.id);
@@ -157,7 +161,13 @@ impl Service {
         let surplus = finished.len().saturating_sub(KEPT_EXECUTIONS);
         let old: Vec<u32> = finished.into_iter().take(surplus).filter(|id| !followed(*id)).collect();
         for id in old {
-            self.executions.remove(&id);
+            let forgotten = self.executions.remove(&id);
+            if let Some(key) = forgotten.and_then(|execution| execution.key) {
+                if self.old_keys.len() >= KEPT_KEYS {
+                    self.old_keys.pop_front();
+                }
+                self.old_keys.push_back((key, ExecId(id)));
+            }
             remove_spool(&self.given.spool, id);
         }
     }

@@ -10,11 +10,13 @@ mod from_guest;
 mod input;
 mod link;
 mod pump;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::confine::confine;
 pub(crate) use self::farewell::write_ended;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -44,6 +46,8 @@ const MAX_CLIENTS: usize = 512;
 const FULL_SPOOLS: usize = 8;
 /// Finished executions whose output is kept.
 const KEPT_EXECUTIONS: usize = 64;
+/// Executions beyond those of which at least the key is kept.
+const KEPT_KEYS: usize = 1024;
 /// File operations have numbers apart from executions.
 const FIRST_FILE_CONVERSATION: u32 = 1 << 31;
 /// How long newcomers wait when there is no descriptor for them.
@@ -82,21 +86,7 @@ pub struct Monitor {
 impl Monitor {
     /// Serves until the sandbox ends.
     pub fn run(self) -> io::Result<SandboxState> {
-        let guest = self.guest.try_clone()?;
-        rustix::io::ioctl_fionbio(&guest, true)?;
-        let mut service = Service {
-            guest: Link::new(guest, MAX_GUEST_CONTROL),
-            deadline: self.deadline,
-            clients: BTreeMap::new(),
-            executions: BTreeMap::new(),
-            next_client: 0,
-            next_exec: 1,
-            next_file: FIRST_FILE_CONVERSATION,
-            buffer: Vec::new(),
-            ending: None,
-            deaf: false,
-            given: self,
-        };
+        let mut service = Service::new(self)?;
         let served = service.serve();
         let state = *served.as_ref().unwrap_or(&SandboxState::Lost);
         service.farewell(state);
@@ -110,6 +100,10 @@ struct Service {
     deadline: Duration,
     clients: BTreeMap<u64, Client>,
     executions: BTreeMap<u32, Execution>,
+    /// The keys of executions that are forgotten otherwise, the oldest first.
+    old_keys: VecDeque<(String, ExecId)>,
+    /// The highest that anyone came with.
+    epoch: u64,
     next_client: u64,
     next_exec: u32,
     next_file: u32,
@@ -120,6 +114,26 @@ struct Service {
 }
 
 impl Service {
+    fn new(given: Monitor) -> io::Result<Self> {
+        let guest = given.guest.try_clone()?;
+        rustix::io::ioctl_fionbio(&guest, true)?;
+        Ok(Self {
+            guest: Link::new(guest, MAX_GUEST_CONTROL),
+            deadline: given.deadline,
+            clients: BTreeMap::new(),
+            executions: BTreeMap::new(),
+            old_keys: VecDeque::new(),
+            epoch: 0,
+            next_client: 0,
+            next_exec: 1,
+            next_file: FIRST_FILE_CONVERSATION,
+            buffer: Vec::new(),
+            ending: None,
+            deaf: false,
+            given,
+        })
+    }
+
     fn serve(&mut self) -> io::Result<SandboxState> {
         let mut behind = false;
         loop {

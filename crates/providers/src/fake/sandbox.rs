@@ -31,6 +31,7 @@ pub(super) struct FakeSandbox {
     programs: Programs,
     files: Arc<Mutex<Tree>>,
     last: AtomicU32,
+    keys: Mutex<BTreeMap<String, ExecId>>,
     deadline: Instant,
     gone: watch::Sender<bool>,
     name: Mutex<Option<Held>>,
@@ -53,6 +54,7 @@ impl FakeSandbox {
             programs,
             files: Arc::new(Mutex::new(Tree::new())),
             last: AtomicU32::new(0),
+            keys: Mutex::default(),
             deadline: Instant::now() + spec.ttl.min(LONGEST_LIFE),
             gone: watch::Sender::new(false),
             name: Mutex::new(Some(name)),
@@ -68,6 +70,17 @@ impl FakeSandbox {
             UserName::User => Ok(()),
             UserName::Root => Err(Error::unsupported(ProviderName::Fake, Capability::Root)),
         }
+    }
+
+    /// The name of the execution for this request, unless there was one with its key.
+    fn number(&self, request: &ExecRequest) -> Result<ExecId> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = request.key.as_ref().and_then(|key| keys.get(key)) {
+            return Err(request.repeats(*known));
+        }
+        let exec = ExecId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
+        keys.extend(request.key.clone().map(|key| (key, exec)));
+        Ok(exec)
     }
 
     /// Waits until the sandbox has ended.
@@ -107,7 +120,7 @@ impl Sandbox for FakeSandbox {
             return Err(Error::new(ErrorCode::NotFound, format!("there is no directory `{asked}`")));
         }
         let mut env = self.env.clone();
-        env.extend(request.env);
+        env.extend(request.env.clone());
         let mut machine = Machine {
             programs: self.programs.clone(),
             files: Arc::clone(&self.files),
@@ -119,7 +132,7 @@ impl Sandbox for FakeSandbox {
         };
         machine.check(&request.command)?;
 
-        let exec = ExecId(self.last.fetch_add(1, Ordering::Relaxed) + 1);
+        let exec = self.number(&request)?;
         let began = Instant::now();
         let termination = tokio::select! {
             termination = machine.run(&request.command) => termination,

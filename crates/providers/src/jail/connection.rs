@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belljar_core::wire::{Decoder, Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
@@ -36,24 +36,48 @@ pub(super) struct Sender {
     unsent: Vec<u8>,
 }
 
-/// Connects and asks.
-pub(super) async fn open(state_dir: &Path, request: Request) -> Result<(Sender, Receiver)> {
-    // By descriptor, because the path may be longer than a socket address can hold.
-    let directory = File::open(state_dir).map_err(|error| unreachable(state_dir, &error))?;
-    let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
-    let (read, write) = connect(&path, state_dir).await?.into_split();
-    let mut sender = Sender { half: write, unsent: Vec::new() };
-    let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, request });
-    if frame.payload.len() > MAX_CONTROL {
-        return Err(Error::new(
-            ErrorCode::InvalidArgument,
-            format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
-        )
-        .hint("send large content as a file or on standard input"));
+/// The way to a sandbox's monitor, and the engine in whose name one comes, if any.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    pub(super) state_dir: PathBuf,
+    pub(super) epoch: Option<u64>,
+}
+
+impl Door {
+    /// Connects and asks.
+    pub(super) async fn open(&self, request: Request) -> Result<(Sender, Receiver)> {
+        let Self { state_dir, epoch } = self;
+        // By descriptor, because the path may be longer than a socket address can hold.
+        let directory = File::open(state_dir).map_err(|error| unreachable(state_dir, &error))?;
+        let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
+        let (read, write) = connect(&path, state_dir).await?.into_split();
+        let mut sender = Sender { half: write, unsent: Vec::new() };
+        let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, epoch: *epoch, request });
+        if frame.payload.len() > MAX_CONTROL {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
+            )
+            .hint("send large content as a file or on standard input"));
+        }
+        // A monitor that refuses has said why before it closed.
+        let _ = sender.send(&frame).await;
+        Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
     }
-    // A monitor that refuses has said why before it closed.
-    let _ = sender.send(&frame).await;
-    Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
+
+    /// Asks for something that has one answer, which a monitor gives at once.
+    pub(super) async fn ask(&self, request: Request) -> Result<Answer> {
+        tokio::time::timeout(PATIENCE, self.ask_patiently(request)).await.unwrap_or_else(|_| Err(silent()))
+    }
+
+    async fn ask_patiently(&self, request: Request) -> Result<Answer> {
+        let (_sender, mut receiver) = self.open(request).await?;
+        match receiver.next().await? {
+            Some(Incoming::Answer(Answer::Failed(error))) => Err(error),
+            Some(Incoming::Answer(answer)) => Ok(answer),
+            _ => Err(lost()),
+        }
+    }
 }
 
 /// Connects; a monitor with many callers at its door lets them wait.
@@ -81,20 +105,6 @@ fn unreachable(state_dir: &Path, error: &io::Error) -> Error {
 
 /// A monitor that says nothing for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Asks for something that has one answer, which a monitor gives at once.
-pub(super) async fn ask(state_dir: &Path, request: Request) -> Result<Answer> {
-    tokio::time::timeout(PATIENCE, ask_patiently(state_dir, request)).await.unwrap_or_else(|_| Err(silent()))
-}
-
-async fn ask_patiently(state_dir: &Path, request: Request) -> Result<Answer> {
-    let (_sender, mut receiver) = open(state_dir, request).await?;
-    match receiver.next().await? {
-        Some(Incoming::Answer(Answer::Failed(error))) => Err(error),
-        Some(Incoming::Answer(answer)) => Ok(answer),
-        _ => Err(lost()),
-    }
-}
 
 impl Sender {
     async fn send(&mut self, frame: &Frame) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Commands in a jail.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -13,7 +12,7 @@ use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use super::connection::{self, Incoming, Receiver, Sender};
+use super::connection::{self, Door, Incoming, Receiver, Sender};
 
 /// How long a monitor may say nothing after a command's time is over.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -21,16 +20,16 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The commands of one sandbox.
 #[derive(Debug)]
 pub(super) struct JailExecs {
-    pub(super) state_dir: PathBuf,
+    pub(super) door: Door,
 }
 
 /// Runs a command to its end; dropping the future kills it.
-pub(super) async fn execute(state_dir: &Path, mut request: ExecRequest) -> Result<ExecResult> {
+pub(super) async fn execute(door: &Door, mut request: ExecRequest) -> Result<ExecResult> {
     // Nobody can send input here, and a command that waited for it would wait in vain.
     request.stdin = Stdin::Empty;
     let timeout = request.timeout;
     let request = Request::Exec { request: Box::new(request), kill_on_close: true };
-    let handle = follow(state_dir, request, Some(timeout)).await?;
+    let handle = follow(door, request, Some(timeout)).await?;
     let mut events = Vec::new();
     while let Some(event) = handle.next().await? {
         events.push(event);
@@ -39,8 +38,8 @@ pub(super) async fn execute(state_dir: &Path, mut request: ExecRequest) -> Resul
 }
 
 /// Follows a command from its start, or says why it could not be started or found.
-async fn follow(state_dir: &Path, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
-    let (sender, receiver) = connection::open(state_dir, request).await?;
+async fn follow(door: &Door, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
+    let (sender, receiver) = door.open(request).await?;
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut following = Following { receiver, first: None, finished: false, deadline };
     following.first = following.next().await?;
@@ -49,7 +48,7 @@ async fn follow(state_dir: &Path, request: Request, timeout: Option<Duration>) -
 
 impl JailExecs {
     async fn steer(&self, request: Request) -> Result<()> {
-        connection::ask(&self.state_dir, request).await.map(drop)
+        self.door.ask(request).await.map(drop)
     }
 }
 
@@ -59,15 +58,15 @@ impl Execs for JailExecs {
         request.check()?;
         let timeout = request.timeout;
         let request = Request::Exec { request: Box::new(request), kill_on_close: false };
-        Ok(Box::new(follow(&self.state_dir, request, Some(timeout)).await?))
+        Ok(Box::new(follow(&self.door, request, Some(timeout)).await?))
     }
 
     async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>> {
-        Ok(Box::new(follow(&self.state_dir, Request::Attach { exec }, None).await?))
+        Ok(Box::new(follow(&self.door, Request::Attach { exec }, None).await?))
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
-        match connection::ask(&self.state_dir, Request::Executions).await? {
+        match self.door.ask(Request::Executions).await? {
             Answer::Executions(list) => Ok(list),
             other => Err(unexpected(&other)),
         }

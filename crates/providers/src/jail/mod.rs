@@ -25,6 +25,7 @@ use belljar_jail::{slot, sweep};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
+use self::connection::Door;
 use self::nursery::Nursery;
 use self::programs::Programs;
 use self::record::{Lease, Remains, is_alive, remains};
@@ -43,6 +44,7 @@ pub struct Jail {
     home: Home,
     programs: Programs,
     nursery: Nursery,
+    epoch: Option<u64>,
 }
 
 impl Jail {
@@ -50,7 +52,19 @@ impl Jail {
     pub fn new(home: Home) -> Result<Self> {
         let programs = Programs::install(&home)?;
         let nursery = Nursery::new(programs.jail.clone(), home.log());
-        Ok(Self { home, programs, nursery })
+        Ok(Self { home, programs, nursery, epoch: None })
+    }
+
+    /// The same in the name of an engine with this epoch: sandboxes that have heard of a higher one refuse whatever it
+    /// asks for as `fenced`. An engine has a higher epoch than all that were there before it.
+    #[must_use]
+    pub fn with_epoch(mut self, epoch: u64) -> Self {
+        self.epoch = Some(epoch);
+        self
+    }
+
+    fn door(&self, id: &SandboxId) -> Door {
+        Door { state_dir: self.home.sandbox(id), epoch: self.epoch }
     }
 
     fn plan(&self, id: &SandboxId, spec: &SandboxSpec, template: Template) -> Plan {
@@ -190,16 +204,17 @@ impl Provider for Jail {
             None
         };
         unfinished.0 = None;
-        Ok(Arc::new(Jailed::new(id, state_dir, tie)))
+        let door = self.door(&id);
+        Ok(Arc::new(Jailed::new(id, door, tie)))
     }
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
-        let state_dir = self.home.sandbox(id);
-        if Lease::read(&state_dir).is_none() {
+        let door = self.door(id);
+        if Lease::read(&door.state_dir).is_none() {
             return Err(Error::new(ErrorCode::NotFound, format!("no sandbox `{id}`"))
                 .hint("`belljar ls -a` lists the ones there are"));
         }
-        Ok(Arc::new(Jailed::new(id.clone(), state_dir, None)))
+        Ok(Arc::new(Jailed::new(id.clone(), door, None)))
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
@@ -214,9 +229,11 @@ impl Provider for Jail {
         .await?;
         let mut sandboxes = Vec::new();
         for id in candidates {
-            // One that was removed meanwhile is not an error.
-            if let Ok(info) = info(&self.home.sandbox(&id)).await {
-                sandboxes.push(info);
+            match info(&self.door(&id)).await {
+                Ok(info) => sandboxes.push(info),
+                Err(error) if error.code == ErrorCode::Fenced => return Err(error),
+                // One that was removed meanwhile is not an error.
+                Err(_) => {}
             }
         }
         sandboxes.sort_by_key(|info| std::cmp::Reverse(info.created_ms));

@@ -1,7 +1,7 @@
 //! One jail, as the rest of Belljar sees it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
-use super::connection;
+use super::connection::{self, Door};
 use super::execs::{self, JailExecs, unexpected};
 use super::files::{self, JailFiles};
 use super::record::{Lease, built, ended, is_alive};
@@ -28,7 +28,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Jailed {
     id: SandboxId,
-    state_dir: PathBuf,
+    door: Door,
     execs: JailExecs,
     files: JailFiles,
     control: JailControl,
@@ -56,14 +56,14 @@ impl Tie {
 }
 
 impl Jailed {
-    pub(super) fn new(id: SandboxId, state_dir: PathBuf, tie: Option<Tie>) -> Self {
+    pub(super) fn new(id: SandboxId, door: Door, tie: Option<Tie>) -> Self {
         let tie = tie.map(Arc::new);
         Self {
-            execs: JailExecs { state_dir: state_dir.clone() },
-            files: JailFiles { state_dir: state_dir.clone() },
-            control: JailControl { state_dir: state_dir.clone(), tie: tie.clone() },
+            execs: JailExecs { door: door.clone() },
+            files: JailFiles { door: door.clone() },
+            control: JailControl { door: door.clone(), tie: tie.clone() },
             id,
-            state_dir,
+            door,
             tie,
         }
     }
@@ -81,23 +81,23 @@ impl Sandbox for Jailed {
 
     async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
         request.check()?;
-        execs::execute(&self.state_dir, request).await
+        execs::execute(&self.door, request).await
     }
 
     async fn upload(&self, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
-        files::upload(&self.state_dir, path, user, content).await
+        files::upload(&self.door, path, user, content).await
     }
 
     async fn download(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
-        files::download(&self.state_dir, path, user).await
+        files::download(&self.door, path, user).await
     }
 
     async fn cleanup(&self) -> Result<()> {
-        if !self.state_dir.exists() {
+        if !self.door.state_dir.exists() {
             return Ok(());
         }
-        end(&self.state_dir, self.tie.as_deref()).await?;
-        remove(&self.state_dir).await
+        end(&self.door, self.tie.as_deref()).await?;
+        remove(&self.door.state_dir).await
     }
 
     fn execs(&self) -> Result<&dyn Execs> {
@@ -114,9 +114,15 @@ impl Sandbox for Jailed {
 }
 
 /// Ends a sandbox and waits until its launcher has taken the walls down.
-async fn end(state_dir: &Path, tie: Option<&Tie>) -> Result<()> {
+async fn end(door: &Door, tie: Option<&Tie>) -> Result<()> {
+    let state_dir = &door.state_dir;
     // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
-    let asked = connection::ask(state_dir, Request::Kill).await;
+    let asked = door.ask(Request::Kill).await;
+    if let Err(error) = &asked
+        && error.code == ErrorCode::Fenced
+    {
+        return Err(error.clone());
+    }
     let started = Instant::now();
     if let (Ok(_), Some(tie)) = (&asked, tie) {
         // The lock tells as well, but only when asked.
@@ -190,14 +196,17 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// What is known of the sandbox in this directory, alive or not.
-pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
+pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
+    let state_dir = &door.state_dir;
     let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
     let built = built(state_dir).unwrap_or_default();
     let (mut state, mut remaining) = (SandboxState::Running, None);
     if is_alive(state_dir) {
-        if let Ok(Answer::Status { remaining: left, .. }) = connection::ask(state_dir, Request::Status).await
-        {
-            remaining = Some(left);
+        match door.ask(Request::Status).await {
+            Ok(Answer::Status { remaining: left, .. }) => remaining = Some(left),
+            Err(error) if error.code == ErrorCode::Fenced => return Err(error),
+            // It has just ended, or cannot say.
+            _ => {}
         }
     } else {
         state = ended(state_dir);
@@ -216,30 +225,34 @@ pub(super) async fn info(state_dir: &Path) -> Result<SandboxInfo> {
 /// The life of one sandbox.
 #[derive(Debug)]
 struct JailControl {
-    state_dir: PathBuf,
+    door: Door,
     tie: Option<Arc<Tie>>,
 }
 
 #[async_trait]
 impl Control for JailControl {
     async fn info(&self) -> Result<SandboxInfo> {
-        info(&self.state_dir).await
+        info(&self.door).await
     }
 
     async fn stats(&self) -> Result<SandboxStats> {
-        match connection::ask(&self.state_dir, Request::Status).await? {
+        match self.door.ask(Request::Status).await? {
             Answer::Status { stats, .. } => Ok(stats),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn extend(&self, ttl: Duration) -> Result<()> {
-        connection::ask(&self.state_dir, Request::Extend { ttl }).await.map(drop)
+        self.door.ask(Request::Extend { ttl }).await.map(drop)
+    }
+
+    async fn fence(&self) -> Result<()> {
+        self.door.ask(Request::Fence).await.map(drop)
     }
 
     async fn kill(&self) -> Result<()> {
-        end(&self.state_dir, self.tie.as_deref()).await?;
-        let state_dir = self.state_dir.clone();
+        end(&self.door, self.tie.as_deref()).await?;
+        let state_dir = self.door.state_dir.clone();
         blocking(move || {
             sweep_slot(&state_dir);
             Ok(())

@@ -100,7 +100,13 @@ impl Execution {
             command: self.request.command.clone(),
             user: self.request.user,
             termination: self.journal.termination(),
+            key: self.request.key.clone(),
         }
+    }
+
+    /// Whether it was asked for with this key.
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        self.request.key.as_deref() == Some(key)
     }
 
     pub(super) fn is_running(&self) -> bool {

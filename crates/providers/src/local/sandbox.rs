@@ -178,6 +178,11 @@ impl Inner {
 
         // One lock around the check, the start and the entry: whoever ends the sandbox finds every process.
         let mut life = self.running()?;
+        let known =
+            request.key.as_deref().and_then(|key| life.executions.values().find(|known| known.has_key(key)));
+        if let Some(known) = known {
+            return Err(request.repeats(known.exec));
+        }
         let exec = ExecId(life.last + 1);
         let mark = format!("{}/{exec}/", self.id);
         while life.tasks.try_join_next().is_some() {}

@@ -233,7 +233,7 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 monitor = socket.socket(socket.AF_UNIX)
 monitor.settimeout(5)
 monitor.connect(sys.argv[1])
-message = json.dumps({"protocol": 1, "request": "status"}).encode()
+message = json.dumps({"protocol": 2, "request": "status"}).encode()
 monitor.sendall(struct.pack("<IIBBBB", len(message), 1, 0, 0, 0, 0) + message)
 print(monitor.recv(4096))
 "#;

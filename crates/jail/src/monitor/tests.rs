@@ -1,0 +1,224 @@
+//! The monitor without a sandbox: what clients are answered, and what reaches the guest.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use belljar_core::wire::{self, Decoder, Event, Exit, Frame, MAX_CONTROL};
+use belljar_core::{Error, ErrorCode, ExecId, ExecRequest};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use super::{KEPT_EXECUTIONS, Monitor, Service};
+use crate::clock::boottime;
+use crate::control::{Answer, CONVERSATION, Open, PROTOCOL, Request};
+
+/// A monitor's service with both its sides in our hands.
+struct Desk {
+    service: Service,
+    guest: UnixStream,
+    heard: Decoder,
+    directory: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (guest, ours) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let given = Monitor {
+            guest: guest.into(),
+            guest_process: pidfd_open(getpid(), PidfdFlags::empty()).unwrap(),
+            listener: listener.into(),
+            tie: None,
+            launcher: None,
+            deadline: boottime() + Duration::from_secs(3600),
+            probe: None,
+            disk: None,
+            spool: OwnedFd::from(std::fs::File::open(directory.path()).unwrap()),
+            peer_uid: rustix::process::geteuid().as_raw(),
+        };
+        let service = Service::new(given).unwrap();
+        Self { service, guest: ours, heard: Decoder::new(MAX_CONTROL), directory }
+    }
+
+    /// A connection that has been taken in and not been heard.
+    fn connect(&mut self) -> Caller {
+        let stream = UnixStream::connect(self.directory.path().join("socket")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let id = self.service.next_client;
+        self.service.accept();
+        Caller { id, stream, heard: Decoder::new(MAX_CONTROL) }
+    }
+
+    /// Hears what has come from a connection, and sends what there is to send.
+    fn serve(&mut self, caller: &Caller) {
+        self.service.hear_client(caller.id);
+        self.service.pump();
+    }
+
+    fn ask(&mut self, epoch: Option<u64>, request: Request) -> Answer {
+        let mut caller = self.connect();
+        caller.say(epoch, request);
+        self.serve(&caller);
+        caller.answer()
+    }
+
+    /// What the guest was told since last asked.
+    fn told(&mut self) -> Vec<(u32, wire::Request)> {
+        let mut bytes = [0; 65536];
+        while let Ok(count) = self.guest.read(&mut bytes) {
+            self.heard.feed(&bytes[..count]);
+        }
+        let frames = std::iter::from_fn(|| self.heard.next_frame().unwrap());
+        frames.map(|frame| (frame.id, frame.message().unwrap())).collect()
+    }
+
+    /// The guest says something.
+    fn says(&mut self, id: u32, event: &Event) {
+        self.service.on_guest_frame(&Frame::control(id, event));
+        self.service.pump();
+    }
+
+    /// Runs an execution from its request to its end.
+    fn run_through(&mut self, request: ExecRequest) -> ExecId {
+        let mut caller = self.connect();
+        caller.say(None, exec(request));
+        self.serve(&caller);
+        let id = self.told().last().unwrap().0;
+        self.says(id, &Event::Started { pid: 2, start_us: 1 });
+        self.says(id, &Event::Exited(ended()));
+        assert!(matches!(caller.answer(), Answer::Started { .. }));
+        assert!(matches!(caller.answer(), Answer::Finished { .. }));
+        ExecId(id)
+    }
+}
+
+struct Caller {
+    id: u64,
+    stream: UnixStream,
+    heard: Decoder,
+}
+
+impl Caller {
+    fn say(&mut self, epoch: Option<u64>, request: Request) {
+        let mut bytes = Vec::new();
+        Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, epoch, request }).encode(&mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    fn answer(&mut self) -> Answer {
+        let mut bytes = [0; 65536];
+        loop {
+            if let Some(frame) = self.heard.next_frame().unwrap() {
+                return frame.message().unwrap();
+            }
+            let count = self.stream.read(&mut bytes).unwrap();
+            assert_ne!(count, 0, "closed without an answer");
+            self.heard.feed(&bytes[..count]);
+        }
+    }
+}
+
+fn exec(request: ExecRequest) -> Request {
+    Request::Exec { request: Box::new(request), kill_on_close: false }
+}
+
+fn keyed(key: &str) -> ExecRequest {
+    ExecRequest { key: Some(key.into()), ..ExecRequest::argv(["true"]) }
+}
+
+fn ended() -> Exit {
+    Exit {
+        code: Some(0),
+        signal: None,
+        killed: None,
+        duration_us: 1,
+        cpu_us: None,
+        processes: None,
+        read_bytes: None,
+        write_bytes: None,
+    }
+}
+
+fn refusal(answer: Answer) -> Error {
+    match answer {
+        Answer::Failed(error) => error,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn what_an_older_engine_had_sent_before_the_fence_is_not_begun() {
+    for (epoch, starts) in [(1, false), (2, true), (3, true)] {
+        let mut desk = Desk::new();
+        let mut old = desk.connect();
+        old.say(Some(epoch), exec(ExecRequest::argv(["true"])));
+        // Its bytes are in the socket, and nobody has read them.
+        assert!(matches!(desk.ask(Some(2), Request::Fence), Answer::Done));
+        assert!(desk.told().is_empty());
+        desk.serve(&old);
+        let told = desk.told();
+        assert_eq!(told.iter().any(|(_, request)| matches!(request, wire::Request::Spawn(_))), starts);
+        if !starts {
+            assert_eq!(refusal(old.answer()).code, ErrorCode::Fenced);
+            assert!(told.is_empty(), "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn a_higher_epoch_shuts_out_lower_ones_and_nobody_else() {
+    let mut desk = Desk::new();
+    let refused = |answer: Answer| matches!(answer, Answer::Failed(error) if error.code == ErrorCode::Fenced);
+    assert!(!refused(desk.ask(Some(5), Request::Status)));
+    assert!(!refused(desk.ask(Some(5), Request::Executions)));
+    assert!(!refused(desk.ask(Some(7), Request::Executions)), "any operation raises it");
+    for request in [
+        Request::Status,
+        Request::Executions,
+        Request::Fence,
+        Request::Extend { ttl: Duration::from_secs(1) },
+        Request::Attach { exec: ExecId(1) },
+        Request::KillExec { exec: ExecId(1) },
+        Request::Kill,
+    ] {
+        assert!(refused(desk.ask(Some(6), request.clone())), "{request:?}");
+    }
+    assert!(desk.service.ending.is_none(), "a kill that was refused kills nothing");
+    assert!(
+        matches!(desk.ask(None, Request::Status), Answer::Status { .. }),
+        "without an engine all is as before"
+    );
+    assert!(matches!(desk.ask(Some(7), Request::Fence), Answer::Done), "twice is no error");
+    let error = refusal(desk.ask(None, Request::Fence));
+    assert_eq!(error.code, ErrorCode::InvalidArgument);
+}
+
+#[test]
+fn a_key_is_remembered_when_its_execution_is_not() {
+    let mut desk = Desk::new();
+    let first = desk.run_through(keyed("first"));
+    for number in 0..2 * KEPT_EXECUTIONS {
+        desk.run_through(keyed(&format!("other-{number}")));
+    }
+    assert!(!desk.service.executions.contains_key(&first.0), "so the case says nothing");
+    let error = refusal(desk.ask(None, exec(keyed("first"))));
+    assert_eq!(error.code, ErrorCode::AlreadyExists);
+    assert!(error.message.contains(&format!("execution {first} ")), "{error}");
+    assert!(desk.told().is_empty());
+}
+
+#[test]
+fn what_comes_too_late_for_an_execution_does_not_undo_it() {
+    let mut desk = Desk::new();
+    let exec = desk.run_through(keyed("once"));
+    assert!(matches!(desk.ask(None, Request::KillExec { exec }), Answer::Done));
+    // The guest knows nothing of it any more, and says so.
+    desk.says(exec.0, &Event::Failed(Error::new(ErrorCode::NotFound, "not under way")));
+    let Answer::Executions(list) = desk.ask(None, Request::Executions) else { panic!("a list") };
+    assert_eq!(list.iter().map(|info| info.exec).collect::<Vec<_>>(), [exec]);
+    assert!(list[0].termination.is_some());
+}
