@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use belljar_core::Stream;
+use belljar_core::{Position, Stream};
 use belljar_jail::spool::{Bounds, Piece, Reader, Spool};
 
 use crate::script::Script;
@@ -72,8 +72,10 @@ impl Desk {
                 self.spool.append([Stream::Stdout, Stream::Stderr][which], &piece);
             }
             4 if self.readers.len() < 4 => {
-                let reader = self.spool.reader();
-                self.readers.push(Follower { reader, at: [0, 0], gaps: 0 });
+                let at = self.written.each_ref().map(|all| usize::from(script.word()) % (all.len() + 1));
+                let from = Position { stdout: at[0] as u64, stderr: at[1] as u64 };
+                let reader = self.spool.reader_from(from).expect("no position is beyond what was written");
+                self.readers.push(Follower { reader, at, gaps: 0 });
             }
             5 | 6 => {
                 let count = self.readers.len().max(1);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     ByteStream, Capabilities, Capability, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
-    ExecRequest, ExecResult, Execs, FilePath, Provider, ProviderName, PtySize, Result, Sandbox, SandboxId,
-    SandboxSpec, UserName,
+    ExecRequest, ExecResult, Execs, FilePath, Position, Provider, ProviderName, PtySize, Result, Sandbox,
+    SandboxId, SandboxSpec, UserName,
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -168,7 +168,7 @@ impl Execs for Stage {
         Ok(Box::new(Play(Mutex::new(events))))
     }
 
-    async fn attach(&self, _: ExecId) -> Result<Box<dyn ExecHandle>> {
+    async fn attach(&self, _: ExecId, _: Position) -> Result<Box<dyn ExecHandle>> {
         Err(Error::unsupported(ProviderName::Fake, Capability::Stream))
     }
 

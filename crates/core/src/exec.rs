@@ -197,6 +197,106 @@ pub enum Stream {
     Stderr,
 }
 
+/// How far a reader of a command's output has come, in bytes of each stream; those that were dropped count as read. As text
+/// it is the two numbers with a dash between.
+///
+/// ```
+/// # use belljar_core::Position;
+/// let position: Position = "123-45".parse().unwrap();
+/// assert_eq!(position, Position { stdout: 123, stderr: 45 });
+/// assert_eq!(position.to_string(), "123-45");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Position {
+    /// Of standard output.
+    pub stdout: u64,
+    /// Of standard error.
+    pub stderr: u64,
+}
+
+impl Position {
+    /// Nothing has been read.
+    pub const START: Self = Self { stdout: 0, stderr: 0 };
+
+    /// How far it is in one stream.
+    pub fn get(self, stream: Stream) -> u64 {
+        match stream {
+            Stream::Stdout => self.stdout,
+            Stream::Stderr => self.stderr,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn of(&mut self, stream: Stream) -> &mut u64 {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    /// Whether it is at or behind another in both streams.
+    pub fn is_within(self, other: Self) -> bool {
+        self.stdout <= other.stdout && self.stderr <= other.stderr
+    }
+
+    /// Goes on past an event.
+    pub fn pass(&mut self, event: &ExecEvent) {
+        match event {
+            ExecEvent::Output { stream, bytes } => *self.of(*stream) += bytes.len() as u64,
+            ExecEvent::Gap { stream, bytes } => *self.of(*stream) += bytes,
+            ExecEvent::Started { .. } | ExecEvent::Finished { .. } => {}
+        }
+    }
+
+    /// What is answered to one who wants to read on from here, where there is less.
+    pub fn beyond(self, end: Self) -> Error {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("position {self} is beyond the end of the output, which is at {end}"),
+        )
+        .hint("read on from where a reader of the same execution has come to, or from 0-0")
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}-{}", self.stdout, self.stderr)
+    }
+}
+
+impl FromStr for Position {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |digits: &str| {
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| digits.parse().ok()).flatten()
+        };
+        let numbers = text.split_once('-').and_then(|(one, other)| Some((number(one)?, number(other)?)));
+        let (stdout, stderr) = numbers.ok_or_else(|| {
+            let shown: String = text.chars().take(64).collect();
+            Error::new(ErrorCode::InvalidArgument, format!("`{}` is not a position", shown.escape_debug()))
+                .hint("a position is the bytes read of standard output and of standard error, as in 123-45")
+        })?;
+        Ok(Self { stdout, stderr })
+    }
+}
+
+impl TryFrom<String> for Position {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Position> for String {
+    fn from(position: Position) -> Self {
+        position.to_string()
+    }
+}
+
 /// What happens while a command runs, in order. The last one is always `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecEvent {
@@ -469,6 +569,18 @@ mod tests {
         for (termination, status) in statuses {
             assert_eq!(termination.shell_status(), status);
             assert_eq!(termination.is_success(), status == 0);
+        }
+    }
+
+    #[test]
+    fn positions_are_read_as_they_are_written() {
+        for text in ["0-0", "123-45", "18446744073709551615-0"] {
+            let position: Position = text.parse().unwrap();
+            assert_eq!(serde_json::to_string(&position).unwrap(), format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<Position>(&format!("\"{text}\"")).unwrap(), position);
+        }
+        for text in ["", "-", "1", "1-", "-1", "+1-2", "1-2-3", " 1-2", "1-18446744073709551616", "a-b"] {
+            assert!(text.parse::<Position>().is_err(), "{text}");
         }
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Capabilities, Capability, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo, ExecRequest, ExecResult,
-    FilePath, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
+    FilePath, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
 };
 
 /// Bytes that arrive piece by piece; an error ends them.
@@ -133,8 +133,10 @@ pub trait Execs: Send + Sync {
     /// Starts a command. It goes on when the handle is dropped, until its time-out or the sandbox's end.
     async fn start(&self, request: ExecRequest) -> Result<Box<dyn ExecHandle>>;
 
-    /// Follows a command that runs or has run: its kept output from the beginning, then live, then its end.
-    async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>>;
+    /// Follows a command that runs or has run: its kept output from this position on, then live, then its end. No byte
+    /// before the position comes again and none after it is left out uncounted; of a gap around it the rest is told. A
+    /// position beyond what was written is refused as `invalid_argument`.
+    async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>>;
 
     /// The commands this sandbox knows of, the oldest first.
     async fn list(&self) -> Result<Vec<ExecInfo>>;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use belljar_core::wire::{Event, FileRequest};
 use belljar_core::{
-    Error, ExecId, ExecInfo, ExecRequest, PtySize, SandboxState, SandboxStats, Stream, Termination, Usage,
+    Error, ExecId, ExecInfo, ExecRequest, Position, PtySize, SandboxState, SandboxStats, Stream, Termination,
+    Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,10 +40,13 @@ pub enum Request {
         /// Kill it if this connection closes before its end.
         kill_on_close: bool,
     },
-    /// Follows an execution from its beginning.
+    /// Follows an execution.
     Attach {
         /// Which.
         exec: ExecId,
+        /// From where on.
+        #[serde(default)]
+        from: Position,
     },
     /// Signals every process of an execution; `Done`.
     Signal {

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use belljar_core::Stream;
+use belljar_core::{Position, Stream};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 
 /// Bytes of a segment's header: both streams' positions.
@@ -43,47 +43,30 @@ impl Default for Bounds {
     }
 }
 
-/// How far a stream pair has come, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Position {
-    stdout: u64,
-    stderr: u64,
+/// What is passed over on the way to `there`, one stream at a time; `here` has then come that far.
+fn skip_to(here: &mut Position, there: Position) -> Option<Piece> {
+    for stream in [Stream::Stdout, Stream::Stderr] {
+        let missing = there.get(stream).saturating_sub(here.get(stream));
+        if missing > 0 {
+            *here.of(stream) += missing;
+            return Some(Piece::Gap(stream, missing));
+        }
+    }
+    None
 }
 
-impl Position {
-    fn of(&mut self, stream: Stream) -> &mut u64 {
-        match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
-        }
-    }
+fn encode(position: Position) -> [u8; SEGMENT_HEADER as usize] {
+    let mut bytes = [0; SEGMENT_HEADER as usize];
+    bytes[..8].copy_from_slice(&position.stdout.to_le_bytes());
+    bytes[8..].copy_from_slice(&position.stderr.to_le_bytes());
+    bytes
+}
 
-    /// Goes on to `there`, one stream at a time, telling what is passed over.
-    fn skip_to(&mut self, mut there: Self) -> Option<Piece> {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let here = self.of(stream);
-            let missing = there.of(stream).saturating_sub(*here);
-            if missing > 0 {
-                *here += missing;
-                return Some(Piece::Gap(stream, missing));
-            }
-        }
-        None
-    }
-
-    fn encode(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.stdout.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.stderr.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: [u8; 16]) -> Self {
-        let word = |range: std::ops::Range<usize>| {
-            bytes[range].iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte))
-        };
-        Self { stdout: word(0..8), stderr: word(8..16) }
-    }
+fn decode(bytes: [u8; SEGMENT_HEADER as usize]) -> Position {
+    let word = |range: std::ops::Range<usize>| {
+        bytes[range].iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte))
+    };
+    Position { stdout: word(0..8), stderr: word(8..16) }
 }
 
 /// The writing end.
@@ -104,14 +87,19 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// A spool that will be in a new directory `name`.
+    /// A spool that will be in a new directory `name`, for output from its beginning on.
     pub fn create(parent: impl AsFd, name: &str, bounds: Bounds) -> io::Result<Self> {
+        Self::create_at(parent, name, bounds, Position::START)
+    }
+
+    /// The same for output of which this much has gone elsewhere.
+    pub fn create_at(parent: impl AsFd, name: &str, bounds: Bounds, from: Position) -> io::Result<Self> {
         Ok(Self {
             parent: parent.as_fd().try_clone_to_owned()?,
             name: name.to_owned(),
             directory: None,
             bounds,
-            total: Position::default(),
+            total: from,
             first_tail: bounds.head,
             current: 0,
             file: None,
@@ -156,7 +144,7 @@ impl Spool {
         };
         let file =
             File::from(openat(directory, segment_name(self.current), flags, Mode::from_raw_mode(0o600))?);
-        file.write_all_at(&self.total.encode(), 0)?;
+        file.write_all_at(&encode(self.total), 0)?;
         self.file = Some(file);
         self.written = SEGMENT_HEADER;
         Ok(())
@@ -184,7 +172,31 @@ impl Spool {
 
     /// A reader from the beginning.
     pub fn reader(&self) -> Reader {
-        Reader { segment: 0, file: None, offset: 0, position: Position::default() }
+        Reader { segment: 0, file: None, offset: 0, at: Position::START, position: Position::START }
+    }
+
+    /// A reader from this position on, unless that is beyond the [end](Self::end).
+    pub fn reader_from(&self, from: Position) -> Option<Reader> {
+        if !from.is_within(self.total) {
+            return None;
+        }
+        let tail = (self.first_tail..=self.current).rev();
+        let head = (0..self.bounds.head.min(self.current.saturating_add(1))).rev();
+        let before = |number: &u32| self.beginning(*number).is_some_and(|begins| begins.is_within(from));
+        // From the last segment on that holds nothing but what comes after; all of the others is behind the reader.
+        let segment = if from == Position::START { None } else { tail.chain(head).find(before) };
+        Some(Reader { segment: segment.unwrap_or(0), position: from, ..self.reader() })
+    }
+
+    /// How much has been written, kept or not.
+    pub fn end(&self) -> Position {
+        self.total
+    }
+
+    /// Where a segment begins, if there is one of that number.
+    fn beginning(&self, number: u32) -> Option<Position> {
+        let file = open_segment(self.directory.as_ref()?, number).ok()?;
+        read_beginning(&file).ok()
     }
 }
 
@@ -202,6 +214,17 @@ fn segment_name(number: u32) -> String {
     format!("{number:08}")
 }
 
+fn open_segment(directory: &OwnedFd, number: u32) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(directory, segment_name(number), flags, Mode::empty())?.into())
+}
+
+fn read_beginning(file: &File) -> io::Result<Position> {
+    let mut header = [0; SEGMENT_HEADER as usize];
+    file.read_exact_at(&mut header, 0)?;
+    Ok(decode(header))
+}
+
 /// What a reader finds next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -217,6 +240,9 @@ pub struct Reader {
     segment: u32,
     file: Option<File>,
     offset: u64,
+    /// What came before the place in the file.
+    at: Position,
+    /// What has been told; never behind that place.
     position: Position,
 }
 
@@ -225,13 +251,12 @@ impl Reader {
     pub fn next(&mut self, spool: &Spool) -> io::Result<Option<Piece>> {
         loop {
             if self.file.is_none() && !self.open(spool)? {
-                return Ok(self.position.skip_to(spool.total));
+                return Ok(skip_to(&mut self.position, spool.total));
             }
             let Some(file) = &self.file else { continue };
             if self.offset == SEGMENT_HEADER {
-                let mut header = [0; SEGMENT_HEADER as usize];
-                file.read_exact_at(&mut header, 0)?;
-                if let Some(gap) = self.position.skip_to(Position::decode(header)) {
+                self.at = read_beginning(file)?;
+                if let Some(gap) = skip_to(&mut self.position, self.at) {
                     return Ok(Some(gap));
                 }
             }
@@ -239,11 +264,17 @@ impl Reader {
             if live && self.offset >= spool.written {
                 return Ok(None);
             }
-            match read_record(file, self.offset)? {
-                Some((stream, bytes)) => {
-                    self.offset += RECORD_HEADER + bytes.len() as u64;
-                    *self.position.of(stream) += bytes.len() as u64;
-                    return Ok(Some(Piece::Bytes(stream, bytes)));
+            let told = self.position;
+            match read_record(file, self.offset, |stream| {
+                told.get(stream).saturating_sub(self.at.get(stream))
+            })? {
+                Some(Record { stream, length, bytes }) => {
+                    self.offset += RECORD_HEADER + length;
+                    *self.at.of(stream) += length;
+                    if !bytes.is_empty() {
+                        *self.position.of(stream) = self.at.get(stream);
+                        return Ok(Some(Piece::Bytes(stream, bytes)));
+                    }
                 }
                 None => {
                     self.file = None;
@@ -262,16 +293,22 @@ impl Reader {
             return Ok(false);
         }
         let Some(directory) = &spool.directory else { return Ok(false) };
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.file = Some(openat(directory, segment_name(self.segment), flags, Mode::empty())?.into());
+        self.file = Some(open_segment(directory, self.segment)?);
         self.offset = SEGMENT_HEADER;
         Ok(true)
     }
 }
 
-/// The record at this place, or `None` at the end of a finished segment (or at a record that was cut short when the
-/// disk was full).
-fn read_record(file: &File, offset: u64) -> io::Result<Option<(Stream, Vec<u8>)>> {
+struct Record {
+    stream: Stream,
+    length: u64,
+    /// Those of its bytes that are wanted.
+    bytes: Vec<u8>,
+}
+
+/// The record at this place, without as many of its first bytes as are not wanted of its stream; or `None` at the end of
+/// a finished segment (or at a record that was cut short when the disk was full).
+fn read_record(file: &File, offset: u64, unwanted: impl FnOnce(Stream) -> u64) -> io::Result<Option<Record>> {
     let mut header = [0; RECORD_HEADER as usize];
     match file.read_exact_at(&mut header, offset) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -281,13 +318,14 @@ fn read_record(file: &File, offset: u64) -> io::Result<Option<(Stream, Vec<u8>)>
     if length > MAX_RECORD {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a spool record is too long"));
     }
-    let mut bytes = vec![0; length];
-    match file.read_exact_at(&mut bytes, offset + RECORD_HEADER) {
+    let stream = if header[0] == 0 { Stream::Stdout } else { Stream::Stderr };
+    let unwanted = unwanted(stream).min(length as u64);
+    let mut bytes = vec![0; length - unwanted as usize];
+    match file.read_exact_at(&mut bytes, offset + RECORD_HEADER + unwanted) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    let stream = if header[0] == 0 { Stream::Stdout } else { Stream::Stderr };
-    Ok(Some((stream, bytes)))
+    Ok(Some(Record { stream, length: length as u64, bytes }))
 }
 
 #[cfg(test)]
@@ -333,7 +371,110 @@ mod tests {
         assert!(std::fs::read_dir(directory.path().join("1")).unwrap().count() <= 4);
     }
 
+    /// What pieces say of each stream, byte by byte; `None` is one that is missing.
+    fn flat(pieces: Vec<Piece>) -> [Vec<Option<u8>>; 2] {
+        let mut flat = [Vec::new(), Vec::new()];
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(stream, bytes) => flat[stream as usize].extend(bytes.into_iter().map(Some)),
+                Piece::Gap(stream, missing) => flat[stream as usize].extend((0..missing).map(|_| None)),
+            }
+        }
+        flat
+    }
+
+    fn written(spool: &mut Spool, writes: &[(bool, usize)]) {
+        for (number, (error, length)) in writes.iter().enumerate() {
+            let stream = if *error { Stream::Stderr } else { Stream::Stdout };
+            spool.append(stream, &vec![number as u8; *length]);
+        }
+    }
+
+    #[test]
+    fn output_that_begins_elsewhere_has_a_gap_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (parent, from) = (File::open(directory.path()).unwrap(), Position { stdout: 100, stderr: 7 });
+        let mut spool = Spool::create_at(&parent, "1", SMALL, from).unwrap();
+        let gaps = [Piece::Gap(Stream::Stdout, 100), Piece::Gap(Stream::Stderr, 7)];
+        assert_eq!(drain(&mut spool.reader(), &spool), gaps);
+        spool.append(Stream::Stdout, b"rest");
+        let rest = Piece::Bytes(Stream::Stdout, b"rest".to_vec());
+        assert_eq!(drain(&mut spool.reader(), &spool), [&gaps[..], std::slice::from_ref(&rest)].concat());
+        let mut reader = spool.reader_from(Position { stdout: 90, stderr: 7 }).unwrap();
+        assert_eq!(drain(&mut reader, &spool), [Piece::Gap(Stream::Stdout, 10), rest]);
+    }
+
     proptest! {
+        /// From wherever one reads on, what came before and what comes then are one reader's whole.
+        #[test]
+        fn reading_on_repeats_and_loses_nothing(
+            writes in proptest::collection::vec((any::<bool>(), 0usize..90), 0..80),
+            bounds in (20u64..120, 0u32..4, 1u32..4),
+            cuts in proptest::collection::vec((0.0f64..=1.0, 0.0f64..=1.0), 1..20),
+            piece in 0usize..100,
+        ) {
+            let bounds = Bounds { segment: bounds.0, head: bounds.1, tail: bounds.2 };
+            let (_directory, mut spool) = spool(bounds);
+            written(&mut spool, &writes);
+            let pieces = drain(&mut spool.reader(), &spool);
+            let whole = flat(pieces.clone());
+            let end = spool.end();
+            prop_assert_eq!([whole[0].len() as u64, whole[1].len() as u64], [end.stdout, end.stderr]);
+
+            // Where a reader may stop: after any piece, and anywhere else.
+            let mut stop = Position::START;
+            for piece in pieces.iter().take(piece) {
+                match piece {
+                    Piece::Bytes(stream, bytes) => *stop.of(*stream) += bytes.len() as u64,
+                    Piece::Gap(stream, missing) => *stop.of(*stream) += missing,
+                }
+            }
+            let part = |length: u64, part: f64| (length as f64 * part) as u64;
+            let anywhere = cuts.iter().map(|(one, other)| Position {
+                stdout: part(end.stdout, *one),
+                stderr: part(end.stderr, *other),
+            });
+            for from in anywhere.chain([stop, end]) {
+                let rest = flat(drain(&mut spool.reader_from(from).unwrap(), &spool));
+                prop_assert_eq!(&rest[0][..], &whole[0][from.stdout as usize..], "from {}", from);
+                prop_assert_eq!(&rest[1][..], &whole[1][from.stderr as usize..], "from {}", from);
+            }
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let mut beyond = end;
+                *beyond.of(stream) += 1;
+                prop_assert!(spool.reader_from(beyond).is_none());
+            }
+        }
+
+        /// The same while it is being written: what was read before is kept, what is read then adds up.
+        #[test]
+        fn reading_on_while_it_is_written_adds_up(
+            before in proptest::collection::vec((any::<bool>(), 0usize..90), 0..40),
+            after in proptest::collection::vec((any::<bool>(), 0usize..90), 0..40),
+            pieces in 0usize..60,
+        ) {
+            let (_directory, mut spool) = spool(SMALL);
+            written(&mut spool, &before);
+            let mut first = spool.reader();
+            let read: Vec<Piece> = std::iter::from_fn(|| first.next(&spool).unwrap()).take(pieces).collect();
+            let read = flat(read);
+            let from = Position { stdout: read[0].len() as u64, stderr: read[1].len() as u64 };
+            let mut second = spool.reader_from(from).unwrap();
+            written(&mut spool, &after);
+            // The first reader goes on as well, and both are told the same.
+            let (one, other) = (flat(drain(&mut first, &spool)), flat(drain(&mut second, &spool)));
+            let end = spool.end();
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let which = stream as usize;
+                prop_assert_eq!((read[which].len() + other[which].len()) as u64, end.get(stream));
+                prop_assert_eq!(one[which].len(), other[which].len());
+                let differ = one[which].iter().zip(&other[which]).any(|(one, other)| {
+                    matches!((one, other), (Some(one), Some(other)) if one != other)
+                });
+                prop_assert!(!differ);
+            }
+        }
+
         /// Whatever is written and however far a reader lags: bytes and gaps add up, head and tail are true.
         #[test]
         fn nothing_is_lost_without_being_counted(

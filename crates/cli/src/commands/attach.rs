@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use belljar_core::{SandboxId, Stream};
+use belljar_core::{Position, SandboxId, Stream};
 use tracing::Instrument;
 
 use super::{Context, exec_number};
@@ -24,7 +24,7 @@ pub(crate) async fn attach(context: &Context, args: AttachArgs) -> Result<Status
     let started = Cell::new(Some(exec));
     let mut interrupts = Interrupts::new()?;
     let work = async {
-        let handle = execs.attach(exec).await?;
+        let handle = execs.attach(exec, Position::START).await?;
         let ours = Ours::new(args.interactive || args.tty, args.tty, true)?;
         if args.tty {
             execs.resize(exec, crate::terminal::size()).await?;

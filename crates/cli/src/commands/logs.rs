@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use belljar_core::{Error, ErrorCode, ExecInfo, ExecResult, Execs, SandboxId, Stream};
+use belljar_core::{Error, ErrorCode, ExecInfo, ExecResult, Execs, Position, SandboxId, Stream};
 
 use super::inspect::words;
 use super::{Context, exec_number};
@@ -89,7 +89,7 @@ async fn show(
         }
         return Ok(());
     }
-    let handle = execs.attach(exec.exec).await?;
+    let handle = execs.attach(exec.exec, Position::START).await?;
     let sink =
         if to_terminal && !args.raw { Sink::Sieve(outlet, Box::default()) } else { Sink::Pass(outlet) };
     let started = Cell::new(Some(exec.exec));
@@ -100,7 +100,7 @@ async fn show(
 /// What an execution has written: all of it if it ended or is to be followed, else what there is now.
 async fn kept(execs: &dyn Execs, exec: &ExecInfo, to_the_end: bool) -> Result<ExecResult, Failure> {
     let mut result = ExecResult::collect([]);
-    let handle = match execs.attach(exec.exec).await {
+    let handle = match execs.attach(exec.exec, Position::START).await {
         // One that streams to its caller keeps nothing.
         Err(error) if error.code == ErrorCode::NotFound => return Ok(result),
         attached => attached?,

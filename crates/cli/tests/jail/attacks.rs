@@ -207,8 +207,8 @@ fn a_listing_has_a_bound_in_bytes() {
 fn a_listing_waits_for_its_reader() {
     let bell = Bell::new();
     let id = bell.create(&[]);
-    let made = bell
-        .python(&id, "import os; os.mkdir('d'); [os.symlink('x' * 4000, f'd/{n}') for n in range(6000)]");
+    let made =
+        bell.python(&id, "import os; os.mkdir('d'); [os.symlink('x' * 4000, f'd/{n}') for n in range(6000)]");
     assert_eq!(made["exit_code"], 0, "{made}");
     let mut reader = bell.command(&["ls", "--json", &format!("{id}:d")]).spawn().unwrap();
     let said = reader.stdout.take().unwrap();

@@ -7,7 +7,8 @@ use super::trial::{
     Outcome, Trial, ended, get, noise, processes_named, put, refused, same, same_bytes, stdout,
 };
 use crate::{
-    ErrorCode, ExecEvent, ExecHandle, ExecId, ExecRequest, ExecResult, OutputMode, Stream, Termination,
+    ErrorCode, ExecEvent, ExecHandle, ExecId, ExecRequest, ExecResult, OutputMode, Position, Stream,
+    Termination,
 };
 
 cases! { "execs":
@@ -18,6 +19,7 @@ cases! { "execs":
     dropped_handle_lets_it_go_on [STREAM, REAL],
     attach_replays_from_the_start [STREAM, REAL],
     attach_follows_what_runs [STREAM, REAL],
+    attach_reads_on_from_a_position [STREAM, REAL],
     flow_brings_every_byte [STREAM, REAL],
     list_shows_what_runs [STREAM, REAL],
     kill_ends_the_tree [STREAM, REAL],
@@ -121,7 +123,7 @@ async fn dropped_handle_lets_it_go_on(trial: &Trial<'_>) -> Outcome {
     until(&*handle, "ready").await?;
     drop(handle);
     put(&*sandbox, "go", b"").await?;
-    let again = sandbox.execs()?.attach(exec).await?;
+    let again = sandbox.execs()?.attach(exec, Position::START).await?;
     ended(&finish(&*again).await?, Termination::Exited { code: 0 })?;
     same_bytes(&get(&*sandbox, "proof").await?, b"finished\n")
 }
@@ -132,7 +134,7 @@ async fn attach_replays_from_the_start(trial: &Trial<'_>) -> Outcome {
     let first = finish(&*handle).await?;
     drop(handle);
     for _ in 0..2 {
-        let again = sandbox.execs()?.attach(first.exec).await?;
+        let again = sandbox.execs()?.attach(first.exec, Position::START).await?;
         let replay = finish(&*again).await?;
         ended(&replay, Termination::Exited { code: 6 })?;
         ensure!(replay.exec == first.exec, "attached to {}, got {}", first.exec, replay.exec);
@@ -147,11 +149,43 @@ async fn attach_follows_what_runs(trial: &Trial<'_>) -> Outcome {
     let handle = sandbox.execs()?.start(ExecRequest::shell(format!("{UNTIL_GO} echo gone"))).await?;
     let exec = started(&*handle).await?;
     until(&*handle, "ready").await?;
-    let other = sandbox.execs()?.attach(exec).await?;
+    let other = sandbox.execs()?.attach(exec, Position::START).await?;
     until(&*other, "ready").await?;
     put(&*sandbox, "go", b"").await?;
     for follower in [&handle, &other] {
         same(&stdout(&finish(&**follower).await?), "gone\n")?;
+    }
+    Ok(())
+}
+
+async fn attach_reads_on_from_a_position(trial: &Trial<'_>) -> Outcome {
+    let (stdout, stderr) = ("ready\n0123456789\n", "abcdef");
+    let sandbox = trial.sandbox().await?;
+    let execs = sandbox.execs()?;
+    let line = format!("{UNTIL_GO} echo 0123456789; printf abcdef >&2; exit 4");
+    let handle = execs.start(ExecRequest::shell(line)).await?;
+    let exec = started(&*handle).await?;
+    until(&*handle, "ready\n").await?;
+    // A reader that came so far, and one that comes back to where it was.
+    let live = execs.attach(exec, Position { stdout: 4, stderr: 0 }).await?;
+    put(&*sandbox, "go", b"").await?;
+    let mut position = Position { stdout: 6, stderr: 0 };
+    while let Some(event) = handle.next().await? {
+        position.pass(&event);
+    }
+    let end = Position { stdout: stdout.len() as u64, stderr: stderr.len() as u64 };
+    ensure!(position == end, "came to {position}, expected {end}");
+    let live = finish(&*live).await?;
+    same_bytes(&live.stdout.to_bytes(), &stdout.as_bytes()[4..])?;
+    same_bytes(&live.stderr.to_bytes(), stderr.as_bytes())?;
+    for from in [Position::START, Position { stdout: 8, stderr: 1 }, Position { stdout: 0, stderr: 6 }, end] {
+        let again = finish(&*execs.attach(exec, from).await?).await?;
+        ended(&again, Termination::Exited { code: 4 })?;
+        same_bytes(&again.stdout.to_bytes(), &stdout.as_bytes()[from.stdout as usize..])?;
+        same_bytes(&again.stderr.to_bytes(), &stderr.as_bytes()[from.stderr as usize..])?;
+    }
+    for beyond in [Position { stdout: end.stdout + 1, ..end }, Position { stderr: u64::MAX, ..end }] {
+        refused(execs.attach(exec, beyond).await, ErrorCode::InvalidArgument)?;
     }
     Ok(())
 }
@@ -202,7 +236,7 @@ async fn kill_ends_the_tree(trial: &Trial<'_>) -> Outcome {
 async fn unknown_execution_is_not_found(trial: &Trial<'_>) -> Outcome {
     let sandbox = trial.sandbox().await?;
     let execs = sandbox.execs()?;
-    refused(execs.attach(ExecId(4_000_000)).await, ErrorCode::NotFound)?;
+    refused(execs.attach(ExecId(4_000_000), Position::START).await, ErrorCode::NotFound)?;
     refused(execs.kill(ExecId(4_000_000)).await, ErrorCode::NotFound)?;
     Ok(())
 }

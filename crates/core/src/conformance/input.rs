@@ -6,7 +6,7 @@ use futures_util::future::join;
 use super::execs::{finish, started, until};
 use super::need::{PTY, REAL, SIGNAL, STDIN, STREAM};
 use super::trial::{Outcome, Trial, ended, noise, same, same_bytes, stdout, succeed};
-use crate::{ExecRequest, OutputMode, PtySize, Stdin, Termination};
+use crate::{ExecRequest, OutputMode, Position, PtySize, Stdin, Termination};
 
 cases! { "input":
     conversation_goes_both_ways [STREAM, STDIN, REAL],
@@ -83,7 +83,7 @@ async fn attached_handle_can_write(trial: &Trial<'_>) -> Outcome {
     let handle = sandbox.execs()?.start(piped(ExecRequest::argv(["cat"]))).await?;
     let exec = started(&*handle).await?;
     drop(handle);
-    let other = sandbox.execs()?.attach(exec).await?;
+    let other = sandbox.execs()?.attach(exec, Position::START).await?;
     other.write("from the other\n".into()).await?;
     until(&*other, "from the other\n").await?;
     other.write(Bytes::new()).await?;

@@ -1,6 +1,6 @@
 //! One connection to the monitor, and what it is for.
 
-use belljar_core::ExecId;
+use belljar_core::{ExecId, Position};
 
 use super::input::Input;
 use super::link::Link;
@@ -16,6 +16,8 @@ pub(super) enum Role {
         exec: ExecId,
         /// Reads the spool, unless output comes to this client directly.
         reader: Option<Reader>,
+        /// From where on it follows.
+        from: Position,
         started: bool,
         /// Its data frames are the execution's input.
         feeds: bool,

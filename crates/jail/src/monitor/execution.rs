@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use belljar_core::wire::{Exit, KillReason};
-use belljar_core::{Command, ExecId, ExecInfo, Stream, Termination, Usage, UserName};
+use belljar_core::{Command, ExecId, ExecInfo, Position, Stream, Termination, Usage, UserName};
 
 use super::input::Input;
 use crate::spool::Spool;
@@ -16,7 +16,7 @@ pub(super) enum Sink {
     /// To this client, at its pace.
     Client(u64),
     /// Nowhere: the disk refused the spool. What was dropped is counted.
-    Dropped { stdout: u64, stderr: u64 },
+    Dropped(Position),
 }
 
 /// How it ended.
@@ -36,6 +36,8 @@ pub(super) struct Execution {
     pub(super) user: UserName,
     pub(super) key: Option<String>,
     pub(super) sink: Sink,
+    /// Output that went straight to a client.
+    pub(super) passed: Position,
     pub(super) input: Input,
     pub(super) start_us: Option<u64>,
     pub(super) outcome: Option<Outcome>,
@@ -56,14 +58,21 @@ impl Execution {
         }
     }
 
+    /// How much there has been of its output, if nobody can read it any more.
+    pub(super) fn unkept(&self) -> Option<Position> {
+        match &self.sink {
+            Sink::Spool(_) => None,
+            Sink::Client(_) => Some(self.passed),
+            Sink::Dropped(dropped) => Some(*dropped),
+        }
+    }
+
     /// Output that no client takes directly: to disk, or counted.
     pub(super) fn keep(&mut self, stream: Stream, bytes: &[u8]) {
         match &mut self.sink {
             Sink::Spool(spool) => spool.append(stream, bytes),
             Sink::Client(_) => {}
-            Sink::Dropped { stdout, stderr } => {
-                *(if stream == Stream::Stdout { stdout } else { stderr }) += bytes.len() as u64;
-            }
+            Sink::Dropped(dropped) => *dropped.of(stream) += bytes.len() as u64,
         }
     }
 }

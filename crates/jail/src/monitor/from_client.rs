@@ -2,7 +2,8 @@
 
 use belljar_core::wire::{self, Frame, FrameKind};
 use belljar_core::{
-    Error, ErrorCode, ExecId, ExecRequest, OutputMode, SandboxSpec, SandboxState, SandboxStats, Stdin, Wall,
+    Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, SandboxSpec, SandboxState, SandboxStats,
+    Stdin, Wall,
 };
 
 use super::client::Role;
@@ -103,7 +104,7 @@ impl Service {
     pub(super) fn begin(&mut self, client: u64, request: Request) {
         match request {
             Request::Exec { request, kill_on_close } => self.start_execution(client, *request, kill_on_close),
-            Request::Attach { exec } => self.attach(client, exec),
+            Request::Attach { exec, from } => self.attach(client, exec, from),
             Request::Signal { exec, signal } => self.steer(client, exec, wire::Request::Signal { signal }),
             Request::KillExec { exec } => self.steer(client, exec, wire::Request::Kill),
             Request::Resize { exec, size } => self.steer(client, exec, wire::Request::Resize(size)),
@@ -161,7 +162,7 @@ impl Service {
         self.next_exec += 1;
         let sink = match request.output {
             OutputMode::Flow => Sink::Client(client),
-            OutputMode::Spool => self.new_spool(id),
+            OutputMode::Spool => self.new_spool(id, Position::START),
         };
         let alone = self.executions.values().all(|execution| execution.outcome.is_some());
         let peak_is_ours =
@@ -176,6 +177,7 @@ impl Service {
             user: request.user,
             key: request.key,
             sink,
+            passed: Position::START,
             input: Input::new(),
             start_us: None,
             outcome: None,
@@ -197,7 +199,14 @@ impl Service {
         let feeds = request.stdin == Stdin::Piped || request.pty.is_some();
         self.set_role(
             client,
-            Role::Follower { exec: ExecId(id), reader, started: false, feeds, kill_on_close },
+            Role::Follower {
+                exec: ExecId(id),
+                reader,
+                from: Position::START,
+                started: false,
+                feeds,
+                kill_on_close,
+            },
         );
     }
 
@@ -216,30 +225,35 @@ impl Service {
         if self.executions.len() < FULL_SPOOLS { Bounds::default() } else { Bounds::SMALL }
     }
 
-    pub(super) fn new_spool(&self, id: u32) -> Sink {
-        match Spool::create(&self.given.spool, &id.to_string(), self.spool_bounds()) {
+    /// A place for output of which this much has gone elsewhere.
+    pub(super) fn new_spool(&self, id: u32, from: Position) -> Sink {
+        match Spool::create_at(&self.given.spool, &id.to_string(), self.spool_bounds(), from) {
             Ok(spool) => Sink::Spool(spool),
             Err(error) => {
                 note(format_args!("[exec {id}] cannot keep output: {error}"));
-                Sink::Dropped { stdout: 0, stderr: 0 }
+                Sink::Dropped(from)
             }
         }
     }
 
-    pub(super) fn attach(&mut self, client: u64, exec: ExecId) {
+    pub(super) fn attach(&mut self, client: u64, exec: ExecId, from: Position) {
         let Some(execution) = self.executions.get(&exec.0) else {
             return self.finish(client, &Answer::Failed(no_such_execution(exec)));
         };
-        let reader = match &execution.sink {
-            Sink::Spool(spool) => Some(spool.reader()),
-            Sink::Client(_) | Sink::Dropped { .. } => None,
+        let (reader, end) = match &execution.sink {
+            Sink::Spool(spool) => (spool.reader_from(from), spool.end()),
+            Sink::Client(_) => (None, execution.passed),
+            Sink::Dropped(dropped) => (None, *dropped),
         };
+        if !from.is_within(end) {
+            return self.finish(client, &Answer::Failed(from.beyond(end)));
+        }
         if reader.is_none() && execution.outcome.is_none() {
             let error = Error::new(ErrorCode::NotFound, format!("the output of execution {exec} is not kept"))
                 .hint("it goes straight to its caller; start it in the background with `belljar exec -d` to keep it");
             return self.finish(client, &Answer::Failed(error));
         }
-        let role = Role::Follower { exec, reader, started: false, feeds: true, kill_on_close: false };
+        let role = Role::Follower { exec, reader, from, started: false, feeds: true, kill_on_close: false };
         self.set_role(client, role);
     }
 

@@ -8,7 +8,7 @@ use belljar_core::{ExecId, Stream, Usage, Wall};
 use rustix::fs::{Mode, OFlags};
 
 use super::client::Role;
-use super::execution::{Outcome, Sink, termination};
+use super::execution::{Execution, Outcome, Sink, termination};
 use super::link::Presence;
 use super::{
     FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer, stream_number,
@@ -64,18 +64,21 @@ impl Service {
     /// Output goes to the client that takes it directly, or is kept.
     pub(super) fn on_output(&mut self, frame: &Frame, number: u8) {
         let stream = if number == wire::stream::ERROR { Stream::Stderr } else { Stream::Stdout };
-        match self.executions.get(&frame.id).map(|execution| &execution.sink) {
-            Some(Sink::Client(client)) if self.follows(*client, ExecId(frame.id)) => {
-                self.pass_on(*client, frame)
+        let Some(Execution { sink, passed, .. }) = self.executions.get(&frame.id) else { return };
+        match sink {
+            Sink::Client(client) if self.follows(*client, ExecId(frame.id)) => {
+                self.pass_on(*client, frame);
+                if let Some(execution) = self.executions.get_mut(&frame.id) {
+                    *execution.passed.of(stream) += frame.payload.len() as u64;
+                }
             }
-            None => {}
             _ if frame.payload.is_empty() => {}
-            Some(Sink::Client(_)) => {
+            Sink::Client(_) => {
                 // Its caller is gone or has its answer; what comes now is kept like any other output.
-                let sink = self.new_spool(frame.id);
+                let sink = self.new_spool(frame.id, *passed);
                 self.keep(frame.id, Some(sink), stream, frame);
             }
-            Some(_) => self.keep(frame.id, None, stream, frame),
+            _ => self.keep(frame.id, None, stream, frame),
         }
     }
 

@@ -48,7 +48,7 @@ impl Service {
     /// Gives a follower what there is for it, as far as its buffer goes; true if the buffer was the limit.
     pub(super) fn pump_follower(&mut self, id: u64) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
-        let Role::Follower { exec, reader, started, .. } = &mut client.role else { return false };
+        let Role::Follower { exec, reader, from, started, .. } = &mut client.role else { return false };
         let Some(execution) = self.executions.get(&exec.0) else {
             // Forgotten while being followed from afar.
             let error = no_such_execution(*exec);
@@ -85,8 +85,12 @@ impl Service {
             }
         }
         let Some(outcome) = execution.outcome else { return false };
-        if let Sink::Dropped { stdout, stderr } = execution.sink {
-            for (stream, bytes) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+        // Whoever takes it directly has had it all.
+        if !matches!(execution.sink, Sink::Client(direct) if direct == id)
+            && let Some(end) = execution.unkept()
+        {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let bytes = end.get(stream).saturating_sub(from.get(stream));
                 if bytes > 0 {
                     client.link.queue(&answer(&Answer::Gap { stream, bytes }));
                 }

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use belljar_core::wire::{self, Decoder, Event, Exit, Frame, MAX_CONTROL};
-use belljar_core::{Error, ErrorCode, ExecId, ExecRequest};
+use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::{KEPT_EXECUTIONS, Monitor, Service};
@@ -110,10 +110,14 @@ impl Caller {
     }
 
     fn answer(&mut self) -> Answer {
+        self.frame().message().unwrap()
+    }
+
+    fn frame(&mut self) -> Frame {
         let mut bytes = [0; 65536];
         loop {
             if let Some(frame) = self.heard.next_frame().unwrap() {
-                return frame.message().unwrap();
+                return frame;
             }
             let count = self.stream.read(&mut bytes).unwrap();
             assert_ne!(count, 0, "closed without an answer");
@@ -181,7 +185,7 @@ fn a_higher_epoch_shuts_out_lower_ones_and_nobody_else() {
         Request::Executions,
         Request::Fence,
         Request::Extend { ttl: Duration::from_secs(1) },
-        Request::Attach { exec: ExecId(1) },
+        Request::Attach { exec: ExecId(1), from: Position::START },
         Request::KillExec { exec: ExecId(1) },
         Request::Kill,
     ] {
@@ -221,4 +225,37 @@ fn what_comes_too_late_for_an_execution_does_not_undo_it() {
     let Answer::Executions(list) = desk.ask(None, Request::Executions) else { panic!("a list") };
     assert_eq!(list.iter().map(|info| info.exec).collect::<Vec<_>>(), [exec]);
     assert!(list[0].termination.is_some());
+}
+
+#[test]
+fn output_that_went_straight_to_its_caller_is_counted_for_those_who_come_later() {
+    let mut desk = Desk::new();
+    let mut caller = desk.connect();
+    caller.say(None, exec(ExecRequest { output: OutputMode::Flow, ..ExecRequest::argv(["true"]) }));
+    desk.serve(&caller);
+    let id = desk.told().last().unwrap().0;
+    desk.says(id, &Event::Started { pid: 2, start_us: 1 });
+    desk.service.on_guest_frame(&Frame::data(id, wire::stream::OUTPUT, b"0123456789"));
+    desk.service.pump();
+    desk.service.drop_client(caller.id);
+    desk.service.on_guest_frame(&Frame::data(id, wire::stream::OUTPUT, b"rest"));
+    desk.says(id, &Event::Exited(ended()));
+    for (from, gap) in [(0, Some(10)), (7, Some(3)), (10, None)] {
+        let mut late = desk.connect();
+        late.say(None, Request::Attach { exec: ExecId(id), from: Position { stdout: from, stderr: 0 } });
+        desk.serve(&late);
+        assert!(matches!(late.answer(), Answer::Started { .. }));
+        if let Some(expected) = gap {
+            let told = late.answer();
+            assert!(
+                matches!(told, Answer::Gap { stream: Stream::Stdout, bytes } if bytes == expected),
+                "from {from}: {told:?}"
+            );
+        }
+        assert_eq!(late.frame().payload, b"rest");
+        assert!(matches!(late.answer(), Answer::Finished { .. }));
+    }
+    let beyond = Position { stdout: 15, stderr: 0 };
+    let error = refusal(desk.ask(None, Request::Attach { exec: ExecId(id), from: beyond }));
+    assert_eq!(error.code, ErrorCode::InvalidArgument);
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use belljar_core::wire::stream;
 use belljar_core::{
-    Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, PtySize,
-    Result, Stdin, Stream,
+    Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, Position,
+    PtySize, Result, Stdin, Stream,
 };
 use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
@@ -61,8 +61,8 @@ impl Execs for JailExecs {
         Ok(Box::new(follow(&self.door, request, Some(timeout)).await?))
     }
 
-    async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>> {
-        Ok(Box::new(follow(&self.door, Request::Attach { exec }, None).await?))
+    async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
+        Ok(Box::new(follow(&self.door, Request::Attach { exec, from }, None).await?))
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_core::{
-    Command, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Result, Stdin, Stream, Termination,
+    Command, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, Result, Stdin, Stream, Termination,
 };
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -115,6 +115,11 @@ impl Execution {
 
     pub(super) fn follow(&self, pace: Pace) -> Follower {
         Follower::new(Arc::clone(&self.journal), pace)
+    }
+
+    /// A follower that comes later, for whom nobody waits.
+    pub(super) fn follow_from(&self, from: Position) -> Result<Follower> {
+        Follower::from(Arc::clone(&self.journal), from)
     }
 
     /// Asks for the end of the whole tree; without effect on a command that ended.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{ExecEvent, ExecId, OutputMode, Stream, Termination, Usage};
+use belljar_core::{ExecEvent, ExecId, OutputMode, Position, Result, Stream, Termination, Usage};
 use bytes::Bytes;
 use tokio::sync::watch;
 
@@ -140,7 +140,7 @@ pub(super) enum Pace {
     Free,
 }
 
-/// One reader of a journal, from its beginning.
+/// One reader of a journal.
 #[derive(Debug)]
 pub(super) struct Follower {
     journal: Arc<Journal>,
@@ -162,6 +162,17 @@ struct Cursor {
 impl Follower {
     pub(super) fn new(journal: Arc<Journal>, pace: Pace) -> Self {
         Self { journal, pace, cursor: Mutex::default() }
+    }
+
+    /// One that reads on from a position and sets no pace.
+    pub(super) fn from(journal: Arc<Journal>, from: Position) -> Result<Self> {
+        let [stdout, stderr] = journal.state().totals;
+        let end = Position { stdout, stderr };
+        if !from.is_within(end) {
+            return Err(from.beyond(end));
+        }
+        let cursor = Cursor { position: [from.stdout, from.stderr], ..Cursor::default() };
+        Ok(Self { journal, pace: Pace::Free, cursor: Mutex::new(cursor) })
     }
 
     /// The next event; `None` after the last. Dropping the future loses nothing: an event is taken only when it is
@@ -204,26 +215,33 @@ impl Cursor {
         }
         let state = journal.state();
         let tail_start = state.head.len() + state.dropped;
-        let piece = match self.next.checked_sub(tail_start) {
-            Some(index) => state.tail.get(index),
-            None if self.next < state.head.len() => state.head.get(self.next),
-            None => {
-                let resume = state.tail.front().map_or(state.totals, |piece| piece.before);
-                for stream in [Stream::Stdout, Stream::Stderr] {
-                    let bytes = resume[stream as usize] - self.position[stream as usize];
-                    if bytes > 0 {
-                        self.position[stream as usize] += bytes;
-                        return Some(ExecEvent::Gap { stream, bytes });
+        loop {
+            let piece = match self.next.checked_sub(tail_start) {
+                Some(index) => state.tail.get(index),
+                None if self.next < state.head.len() => state.head.get(self.next),
+                None => {
+                    let resume = state.tail.front().map_or(state.totals, |piece| piece.before);
+                    for stream in [Stream::Stdout, Stream::Stderr] {
+                        let bytes = resume[stream as usize].saturating_sub(self.position[stream as usize]);
+                        if bytes > 0 {
+                            self.position[stream as usize] += bytes;
+                            return Some(ExecEvent::Gap { stream, bytes });
+                        }
                     }
+                    self.next = tail_start;
+                    state.tail.front()
                 }
-                self.next = tail_start;
-                state.tail.front()
-            }
-        };
-        if let Some(piece) = piece {
+            };
+            let Some(piece) = piece else { break };
             self.next += 1;
-            self.position[piece.stream as usize] += piece.bytes.len() as u64;
-            return Some(ExecEvent::Output { stream: piece.stream, bytes: piece.bytes.clone() });
+            let position = &mut self.position[piece.stream as usize];
+            // Who came later may have had some of it.
+            let had = position.saturating_sub(piece.before[piece.stream as usize]);
+            let bytes = piece.bytes.slice(piece.bytes.len().min(had as usize)..);
+            if !bytes.is_empty() {
+                *position += bytes.len() as u64;
+                return Some(ExecEvent::Output { stream: piece.stream, bytes });
+            }
         }
         self.ended = state.finished.is_some();
         state.finished.clone()
@@ -281,6 +299,33 @@ mod tests {
             );
             assert!(result.termination.is_success());
         }
+    }
+
+    #[tokio::test]
+    async fn one_who_reads_on_gets_the_rest_and_no_more() {
+        let journal = journal(2 * (3 + PIECE_COST), OutputMode::Spool);
+        for byte in b'a'..=b'z' {
+            journal.push(Stream::Stdout, &[byte; 3]);
+        }
+        journal.finish(Termination::Exited { code: 0 }, Duration::ZERO);
+        // Two pieces at each end are kept, of three bytes each.
+        let whole: Vec<Option<u8>> = [&b"aaabbb"[..], &b"yyyzzz"[..]]
+            .map(|kept| kept.iter().copied().map(Some).collect::<Vec<_>>())
+            .join(&vec![None; 66][..]);
+        for from in 0..=78u64 {
+            let follower =
+                Follower::from(Arc::clone(&journal), Position { stdout: from, stderr: 0 }).unwrap();
+            let mut rest = Vec::new();
+            while let Some(event) = follower.next().await {
+                match event {
+                    ExecEvent::Output { bytes, .. } => rest.extend(bytes.iter().copied().map(Some)),
+                    ExecEvent::Gap { bytes, .. } => rest.extend((0..bytes).map(|_| None)),
+                    _ => {}
+                }
+            }
+            assert_eq!(rest, whole[from as usize..], "from {from}");
+        }
+        assert!(Follower::from(journal, Position { stdout: 79, stderr: 0 }).is_err());
     }
 
     #[tokio::test]

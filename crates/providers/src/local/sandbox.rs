@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use belljar_core::{
     ByteStream, Capability, Control, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest,
-    ExecResult, Execs, FilePath, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec,
-    SandboxState, SandboxStats, Stdin, UserName,
+    ExecResult, Execs, FilePath, Position, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo,
+    SandboxSpec, SandboxState, SandboxStats, Stdin, UserName,
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -353,8 +353,7 @@ struct LocalHandle {
 }
 
 impl LocalHandle {
-    fn boxed(execution: Arc<Execution>, pace: Pace) -> Box<dyn ExecHandle> {
-        let follower = execution.follow(pace);
+    fn boxed(execution: Arc<Execution>, follower: Follower) -> Box<dyn ExecHandle> {
         Box::new(Self { execution, follower })
     }
 }
@@ -373,11 +372,15 @@ impl ExecHandle for LocalHandle {
 #[async_trait]
 impl Execs for LocalSandbox {
     async fn start(&self, request: ExecRequest) -> Result<Box<dyn ExecHandle>> {
-        Ok(LocalHandle::boxed(self.inner.start(request).await?, Pace::Set))
+        let execution = self.inner.start(request).await?;
+        let follower = execution.follow(Pace::Set);
+        Ok(LocalHandle::boxed(execution, follower))
     }
 
-    async fn attach(&self, exec: ExecId) -> Result<Box<dyn ExecHandle>> {
-        Ok(LocalHandle::boxed(self.inner.find(exec)?, Pace::Free))
+    async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
+        let execution = self.inner.find(exec)?;
+        let follower = execution.follow_from(from)?;
+        Ok(LocalHandle::boxed(execution, follower))
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
