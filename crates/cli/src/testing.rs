@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Capabilities, Capability, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
+    ByteStream, Capabilities, Capability, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
     ExecRequest, ExecResult, Execs, FilePath, Position, Provider, ProviderName, PtySize, Result, Sandbox,
     SandboxId, SandboxSpec, UserName,
 };
@@ -169,6 +169,10 @@ impl Execs for Stage {
     }
 
     async fn attach(&self, _: ExecId, _: Position) -> Result<Box<dyn ExecHandle>> {
+        Err(Error::unsupported(ProviderName::Fake, Capability::Stream))
+    }
+
+    async fn wait(&self, _: ExecId) -> Result<Ending> {
         Err(Error::unsupported(ProviderName::Fake, Capability::Stream))
     }
 

@@ -534,6 +534,19 @@ impl ExecResult {
     }
 }
 
+/// How a command ended, apart from its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// How.
+    pub termination: Termination,
+    /// What it used.
+    pub usage: Usage,
+    /// From its first instruction to its end.
+    pub duration: Duration,
+    /// Processes of the sandbox killed for want of memory meanwhile.
+    pub oom_kills: Option<u64>,
+}
+
 /// What is known of an execution from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExecInfo {

@@ -23,8 +23,8 @@ pub mod wire;
 pub use capability::{Capabilities, Capability};
 pub use error::{Error, ErrorCode, Result};
 pub use exec::{
-    Command, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, Position, PtySize, Stdin,
-    Stream, Termination, Usage, UserName,
+    Command, Ending, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, Position, PtySize,
+    Stdin, Stream, Termination, Usage, UserName,
 };
 pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
 pub use id::{ExecId, SandboxId};

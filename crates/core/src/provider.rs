@@ -16,8 +16,8 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Capability, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo, ExecRequest, ExecResult,
-    FilePath, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
+    Capabilities, Capability, Ending, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo, ExecRequest,
+    ExecResult, FilePath, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
 };
 
 /// Bytes that arrive piece by piece; an error ends them.
@@ -137,6 +137,10 @@ pub trait Execs: Send + Sync {
     /// before the position comes again and none after it is left out uncounted; of a gap around it the rest is told. A
     /// position beyond what was written is refused as `invalid_argument`.
     async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>>;
+
+    /// Waits for the end of a command, which may be past already, and for nothing of its output. Cheap: hundreds may be
+    /// waited for at a time.
+    async fn wait(&self, exec: ExecId) -> Result<Ending>;
 
     /// The commands this sandbox knows of, the oldest first.
     async fn list(&self) -> Result<Vec<ExecInfo>>;

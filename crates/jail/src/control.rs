@@ -48,6 +48,11 @@ pub enum Request {
         #[serde(default)]
         from: Position,
     },
+    /// `Finished` when an execution has ended, without its output.
+    Wait {
+        /// Which.
+        exec: ExecId,
+    },
     /// Signals every process of an execution; `Done`.
     Signal {
         /// Which.

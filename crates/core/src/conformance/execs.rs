@@ -1,6 +1,6 @@
 //! Commands that are followed and steered while they run.
 
-use futures_util::future::poll_immediate;
+use futures_util::future::{join_all, poll_immediate};
 
 use super::need::{REAL, SIGNAL, STREAM};
 use super::trial::{
@@ -20,6 +20,8 @@ cases! { "execs":
     attach_replays_from_the_start [STREAM, REAL],
     attach_follows_what_runs [STREAM, REAL],
     attach_reads_on_from_a_position [STREAM, REAL],
+    wait_tells_the_end_alone [STREAM, REAL],
+    many_can_wait [STREAM, REAL],
     flow_brings_every_byte [STREAM, REAL],
     list_shows_what_runs [STREAM, REAL],
     kill_ends_the_tree [STREAM, REAL],
@@ -186,6 +188,42 @@ async fn attach_reads_on_from_a_position(trial: &Trial<'_>) -> Outcome {
     }
     for beyond in [Position { stdout: end.stdout + 1, ..end }, Position { stderr: u64::MAX, ..end }] {
         refused(execs.attach(exec, beyond).await, ErrorCode::InvalidArgument)?;
+    }
+    Ok(())
+}
+
+async fn wait_tells_the_end_alone(trial: &Trial<'_>) -> Outcome {
+    let sandbox = trial.sandbox().await?;
+    let execs = sandbox.execs()?;
+    let handle = execs.start(ExecRequest::shell(format!("{UNTIL_GO} exit 5"))).await?;
+    let exec = started(&*handle).await?;
+    until(&*handle, "ready").await?;
+    let mut waits = std::pin::pin!(execs.wait(exec));
+    ensure!(poll_immediate(&mut waits).await.is_none(), "it has not ended");
+    put(&*sandbox, "go", b"").await?;
+    let (ending, result) = (waits.await?, finish(&*handle).await?);
+    ended(&result, Termination::Exited { code: 5 })?;
+    for ending in [ending, execs.wait(exec).await?] {
+        ensure!(ending.termination == result.termination, "ended as {:?}", ending.termination);
+        ensure!(ending.usage == result.usage && ending.duration == result.duration, "{ending:?}, {result:?}");
+    }
+    refused(execs.wait(ExecId(4_000_000)).await, ErrorCode::NotFound)?;
+    Ok(())
+}
+
+async fn many_can_wait(trial: &Trial<'_>) -> Outcome {
+    let sandbox = trial.sandbox().await?;
+    let execs = sandbox.execs()?;
+    let handle = execs.start(ExecRequest::shell("echo ready; sleep 600")).await?;
+    let exec = started(&*handle).await?;
+    until(&*handle, "ready").await?;
+    let mut waits: Vec<_> = (0..100).map(|_| Box::pin(execs.wait(exec))).collect();
+    for wait in &mut waits {
+        ensure!(poll_immediate(wait).await.is_none(), "it has not ended");
+    }
+    execs.kill(exec).await?;
+    for ending in join_all(waits).await {
+        ensure!(ending?.termination == Termination::Killed, "it was killed");
     }
     Ok(())
 }

@@ -23,6 +23,8 @@ pub(super) enum Role {
         feeds: bool,
         kill_on_close: bool,
     },
+    /// Waits for the end of an execution.
+    Waits { exec: ExecId },
     /// A file operation, by its conversation with the guest.
     Files { conversation: u32, input: Input },
     /// Waits for the sandbox to end.
@@ -38,6 +40,16 @@ pub(super) struct Client {
     pub(super) role: Role,
     /// Bytes passed to it directly for which the guest was not yet granted new credit, by stream.
     pub(super) owed: [u32; 3],
+}
+
+impl Role {
+    /// The execution that it is about, if it waits for something of one.
+    pub(super) fn execution(&self) -> Option<ExecId> {
+        match self {
+            Self::Follower { exec, .. } | Self::Waits { exec } => Some(*exec),
+            Self::New | Self::Files { .. } | Self::AwaitsEnd | Self::Closing => None,
+        }
+    }
 }
 
 impl Client {

@@ -47,7 +47,7 @@ impl Service {
             let last = match client.role {
                 Role::AwaitsEnd => Answer::Done,
                 Role::Files { .. } | Role::New => Answer::Failed(gone(state)),
-                Role::Follower { .. } | Role::Closing => continue,
+                Role::Follower { .. } | Role::Waits { .. } | Role::Closing => continue,
             };
             client.link.queue(&answer(&last));
             client.role = Role::Closing;

@@ -105,6 +105,10 @@ impl Service {
         match request {
             Request::Exec { request, kill_on_close } => self.start_execution(client, *request, kill_on_close),
             Request::Attach { exec, from } => self.attach(client, exec, from),
+            Request::Wait { exec } if self.executions.contains_key(&exec.0) => {
+                self.set_role(client, Role::Waits { exec });
+            }
+            Request::Wait { exec } => self.finish(client, &Answer::Failed(no_such_execution(exec))),
             Request::Signal { exec, signal } => self.steer(client, exec, wire::Request::Signal { signal }),
             Request::KillExec { exec } => self.steer(client, exec, wire::Request::Kill),
             Request::Resize { exec, size } => self.steer(client, exec, wire::Request::Resize(size)),
@@ -298,7 +302,7 @@ impl Service {
 
     pub(super) fn answer_followers(&mut self, exec: ExecId, last: &Answer) {
         for client in self.clients.values_mut() {
-            if matches!(&client.role, Role::Follower { exec: followed, .. } if *followed == exec) {
+            if client.role.execution() == Some(exec) {
                 client.link.queue(&answer(last));
                 client.role = Role::Closing;
             }
@@ -320,7 +324,7 @@ impl Service {
             Role::Files { conversation, .. } => {
                 self.guest.queue(&Frame::control(conversation, &wire::Request::Kill));
             }
-            Role::New | Role::AwaitsEnd | Role::Closing => {}
+            Role::New | Role::Waits { .. } | Role::AwaitsEnd | Role::Closing => {}
         }
     }
 }

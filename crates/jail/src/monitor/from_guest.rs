@@ -156,11 +156,8 @@ impl Service {
             .filter(|(_, execution)| execution.outcome.is_some())
             .map(|(id, _)| *id)
             .collect();
-        let followed = |id: u32| {
-            self.clients
-                .values()
-                .any(|client| matches!(&client.role, Role::Follower { exec, .. } if exec.0 == id))
-        };
+        let followed =
+            |id: u32| self.clients.values().any(|client| client.role.execution() == Some(ExecId(id)));
         let surplus = finished.len().saturating_sub(KEPT_EXECUTIONS);
         let old: Vec<u32> = finished.into_iter().take(surplus).filter(|id| !followed(*id)).collect();
         for id in old {

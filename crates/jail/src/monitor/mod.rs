@@ -231,7 +231,7 @@ impl Service {
                 !*feeds || self.executions.get(&exec.0).is_none_or(|execution| execution.input.wants_more())
             }
             Role::Files { input, .. } => input.wants_more(),
-            Role::AwaitsEnd | Role::Closing => false,
+            Role::Waits { .. } | Role::AwaitsEnd | Role::Closing => false,
         }
     }
 

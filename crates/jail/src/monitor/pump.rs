@@ -4,7 +4,7 @@ use belljar_core::wire::Frame;
 use belljar_core::{Error, ErrorCode, Stream};
 
 use super::client::Role;
-use super::execution::{Outcome, Sink};
+use super::execution::{Execution, Outcome, Sink};
 use super::{CLIENT_BUFFER, Service, answer, no_such_execution, stream_number};
 use crate::control::{Answer, CONVERSATION};
 use crate::spool::Piece;
@@ -18,6 +18,7 @@ impl Service {
         for id in ids {
             // Its input may have been waiting for credit that has come meanwhile.
             self.take_client_frames(id);
+            self.tell_end(id);
             let unread = self.pump_follower(id);
             let Some(client) = self.clients.get_mut(&id) else { continue };
             if client.link.flush().is_err() {
@@ -43,6 +44,22 @@ impl Service {
         // An error here shows as the guest's end at the next read.
         let _ = self.guest.flush();
         behind
+    }
+
+    /// Tells one who waits for it that an execution has ended, if it has.
+    fn tell_end(&mut self, id: u64) {
+        let Some(Role::Waits { exec }) = self.clients.get(&id).map(|client| &client.role) else { return };
+        match self.executions.get(&exec.0) {
+            Some(Execution { outcome: Some(outcome), .. }) => {
+                let finished = finished(outcome);
+                self.finish(id, &finished);
+            }
+            Some(_) => {}
+            None => {
+                let error = no_such_execution(*exec);
+                self.finish(id, &Answer::Failed(error));
+            }
+        }
     }
 
     /// Gives a follower what there is for it, as far as its buffer goes; true if the buffer was the limit.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use belljar_core::wire::{self, Decoder, Event, Exit, Frame, MAX_CONTROL};
+use belljar_core::wire::{self, Decoder, Event, Exit, Frame, FrameKind, MAX_CONTROL};
 use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
@@ -73,7 +73,8 @@ impl Desk {
             self.heard.feed(&bytes[..count]);
         }
         let frames = std::iter::from_fn(|| self.heard.next_frame().unwrap());
-        frames.map(|frame| (frame.id, frame.message().unwrap())).collect()
+        let requests = frames.filter(|frame| frame.kind == FrameKind::Control);
+        requests.map(|frame| (frame.id, frame.message().unwrap())).collect()
     }
 
     /// The guest says something.
@@ -258,4 +259,39 @@ fn output_that_went_straight_to_its_caller_is_counted_for_those_who_come_later()
     let beyond = Position { stdout: 15, stderr: 0 };
     let error = refusal(desk.ask(None, Request::Attach { exec: ExecId(id), from: beyond }));
     assert_eq!(error.code, ErrorCode::InvalidArgument);
+}
+
+#[test]
+fn one_who_waits_hears_the_end_and_nothing_else() {
+    let mut desk = Desk::new();
+    let mut caller = desk.connect();
+    caller.say(None, exec(ExecRequest::argv(["true"])));
+    desk.serve(&caller);
+    let id = desk.told().last().unwrap().0;
+    let mut waiter = desk.connect();
+    waiter.say(None, Request::Wait { exec: ExecId(id) });
+    desk.serve(&waiter);
+    desk.says(id, &Event::Started { pid: 2, start_us: 1 });
+    desk.service.on_guest_frame(&Frame::data(id, wire::stream::OUTPUT, b"output"));
+    desk.says(id, &Event::Exited(ended()));
+    for mut waiter in [waiter, desk.connect()] {
+        if desk.service.clients.contains_key(&waiter.id) {
+            waiter.say(None, Request::Wait { exec: ExecId(id) });
+            desk.serve(&waiter);
+        }
+        assert!(matches!(waiter.answer(), Answer::Finished { .. }));
+        assert_eq!(waiter.stream.read(&mut [0; 1]).unwrap(), 0, "the connection is closed");
+    }
+
+    // One that is not started after all has no end to wait for.
+    let mut caller = desk.connect();
+    caller.say(None, exec(ExecRequest::argv(["missing"])));
+    desk.serve(&caller);
+    let id = desk.told().last().unwrap().0;
+    let mut waiter = desk.connect();
+    waiter.say(None, Request::Wait { exec: ExecId(id) });
+    desk.serve(&waiter);
+    desk.says(id, &Event::Failed(Error::new(ErrorCode::CommandNotFound, "missing")));
+    assert_eq!(refusal(waiter.answer()).code, ErrorCode::CommandNotFound);
+    assert_eq!(refusal(desk.ask(None, Request::Wait { exec: ExecId(id) })).code, ErrorCode::NotFound);
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use belljar_core::wire::stream;
 use belljar_core::{
-    Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, Position,
-    PtySize, Result, Stdin, Stream,
+    Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs,
+    Position, PtySize, Result, Stdin, Stream,
 };
 use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
@@ -63,6 +63,18 @@ impl Execs for JailExecs {
 
     async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
         Ok(Box::new(follow(&self.door, Request::Attach { exec, from }, None).await?))
+    }
+
+    async fn wait(&self, exec: ExecId) -> Result<Ending> {
+        let (_sender, mut receiver) = self.door.open(Request::Wait { exec }).await?;
+        match receiver.next().await?.ok_or_else(connection::lost)? {
+            Incoming::Answer(Answer::Finished { termination, usage, duration_us, oom_kills }) => {
+                Ok(Ending { termination, usage, duration: Duration::from_micros(duration_us), oom_kills })
+            }
+            Incoming::Answer(Answer::Failed(error)) => Err(error),
+            Incoming::Answer(other) => Err(unexpected(&other)),
+            Incoming::Data { .. } => Err(Error::new(ErrorCode::Internal, "data where none was expected")),
+        }
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_core::{
-    Command, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, Result, Stdin, Stream, Termination,
+    Command, Ending, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, Result, Stdin, Stream,
+    Termination,
 };
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -133,8 +134,8 @@ impl Execution {
     }
 
     /// Waits for the end.
-    pub(super) async fn finished(&self) {
-        self.journal.finished().await;
+    pub(super) async fn finished(&self) -> Ending {
+        self.journal.finished().await
     }
 
     /// Sends a signal to every process found.

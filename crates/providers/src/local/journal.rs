@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{ExecEvent, ExecId, OutputMode, Position, Result, Stream, Termination, Usage};
+use belljar_core::{Ending, ExecEvent, ExecId, OutputMode, Position, Result, Stream, Termination, Usage};
 use bytes::Bytes;
 use tokio::sync::watch;
 
@@ -40,7 +40,7 @@ struct State {
     tail: VecDeque<Piece>,
     tail_cost: usize,
     totals: [u64; 2],
-    finished: Option<ExecEvent>,
+    finished: Option<Ending>,
 }
 
 /// The record of one execution.
@@ -106,28 +106,27 @@ impl Journal {
 
     /// Notes how it ended, unless that is known already; nothing comes after it.
     pub(super) fn finish(&self, termination: Termination, duration: Duration) {
-        let usage = Usage::default();
-        self.state().finished.get_or_insert(ExecEvent::Finished {
-            termination,
-            usage,
-            duration,
-            oom_kills: None,
-        });
+        let (usage, oom_kills) = (Usage::default(), None);
+        self.state().finished.get_or_insert(Ending { termination, usage, duration, oom_kills });
         self.changes.send_replace(());
     }
 
     /// How it ended, if it did.
     pub(super) fn termination(&self) -> Option<Termination> {
-        match self.state().finished {
-            Some(ExecEvent::Finished { termination, .. }) => Some(termination),
-            _ => None,
-        }
+        self.state().finished.map(|ending| ending.termination)
     }
 
     /// Waits for the end.
-    pub(super) async fn finished(&self) {
-        // The sender is part of this journal, so the wait cannot be cut off.
-        let _ = self.changes.subscribe().wait_for(|()| self.state().finished.is_some()).await;
+    pub(super) async fn finished(&self) -> Ending {
+        let mut changes = self.changes.subscribe();
+        loop {
+            // Read before the wait, and subscribed to before that, so that nothing can come unnoticed in between.
+            if let Some(ending) = self.state().finished {
+                return ending;
+            }
+            // The sender is part of this journal, so the wait cannot be cut off.
+            let _ = changes.changed().await;
+        }
     }
 }
 
@@ -243,8 +242,9 @@ impl Cursor {
                 return Some(ExecEvent::Output { stream: piece.stream, bytes });
             }
         }
-        self.ended = state.finished.is_some();
-        state.finished.clone()
+        let Ending { termination, usage, duration, oom_kills } = state.finished?;
+        self.ended = true;
+        Some(ExecEvent::Finished { termination, usage, duration, oom_kills })
     }
 }
 

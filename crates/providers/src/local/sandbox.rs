@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Capability, Control, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest,
-    ExecResult, Execs, FilePath, Position, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo,
-    SandboxSpec, SandboxState, SandboxStats, Stdin, UserName,
+    ByteStream, Capability, Control, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
+    ExecRequest, ExecResult, Execs, FilePath, Position, ProviderName, PtySize, Result, Sandbox, SandboxId,
+    SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, UserName,
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -381,6 +381,10 @@ impl Execs for LocalSandbox {
         let execution = self.inner.find(exec)?;
         let follower = execution.follow_from(from)?;
         Ok(LocalHandle::boxed(execution, follower))
+    }
+
+    async fn wait(&self, exec: ExecId) -> Result<Ending> {
+        Ok(self.inner.find(exec)?.finished().await)
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
