@@ -13,6 +13,21 @@ pub(crate) enum Promise {
     NotApplicable(String),
 }
 
+/// What is promised on newer kernels only.
+const BEFORE: &str = "not promised before Linux ";
+
+/// The first two numbers of a kernel's version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(['.', '-', '\n']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Those of the kernel that runs; what cannot be read is held to everything.
+fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).unwrap_or((u32::MAX, 0))
+}
+
 /// The promises of one provider.
 pub(crate) struct Promises(BTreeMap<String, Promise>);
 
@@ -37,6 +52,11 @@ impl Promises {
             let promise = match value.split_once(": ") {
                 None if value == "stopped" => Promise::Stopped,
                 Some(("not promised", why)) => Promise::NotPromised(why.to_owned()),
+                Some((when, why)) if when.starts_with(BEFORE) => match version(&when[BEFORE.len()..]) {
+                    Some(then) if kernel() < then => Promise::NotPromised(why.to_owned()),
+                    Some(_) => Promise::Stopped,
+                    None => return Err(wrong()),
+                },
                 Some(("not applicable", why)) => Promise::NotApplicable(why.to_owned()),
                 _ => return Err(wrong()),
             };

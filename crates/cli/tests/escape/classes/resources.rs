@@ -21,18 +21,6 @@ fn above(resource: Resource, ours: u64) -> Control {
     }
 }
 
-/// Before Linux 6.3 nobody in a user namespace can shorten queues; fewer sockets may listen there (`RS-listeners`).
-fn short_queues() -> Control {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
-    if (numbers.next(), numbers.next()) < (Some(6), Some(3)) {
-        return Control::Moot(
-            "this kernel's queues cannot be shortened; that fewer sockets listen is RS-listeners",
-        );
-    }
-    Control::WallsDown
-}
-
 pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         inside("RS-memory", "take more memory than granted", &[MemoryLimit], r#"
@@ -219,7 +207,7 @@ rows = [row.split() for row in open("/proc/net/tcp")]
 waiting = sum(row[1].endswith(port) and row[3] == "01" for row in rows)
 if waiting > 200: won(waiting, "connections that nobody has accepted")
 print(waiting, "wait")
-"#).with(&["--memory", "64m"]).control(short_queues()),
+"#).with(&["--memory", "64m"]),
         inside("RS-unaccepted-bytes", "leave much waiting in connections that nobody is charged for", &[Seccomp], r#"
 listener, ends = socket.create_server(("127.0.0.1", 0)), []
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 20)
