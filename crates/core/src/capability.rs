@@ -20,6 +20,8 @@ pub enum Capability {
     Files,
     /// The life of the sandbox can be extended, and its use of resources read.
     Control,
+    /// The sandbox can be paused in memory and resumed.
+    Pause,
     /// Executions can run as root of the sandbox.
     Root,
     /// Code inside cannot reach the host: files, processes, network.
@@ -37,6 +39,7 @@ impl fmt::Display for Capability {
             Self::Signal => "signal",
             Self::Files => "files",
             Self::Control => "control",
+            Self::Pause => "pause",
             Self::Root => "root",
             Self::Isolation => "isolation",
             Self::Limits => "limits",

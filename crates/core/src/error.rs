@@ -33,6 +33,8 @@ pub enum ErrorCode {
     CommandNotExecutable,
     /// The sandbox has ended.
     SandboxGone,
+    /// The sandbox is paused, and this needs one that runs.
+    Paused,
     /// A newer engine has taken over the sandbox, and nothing is done for this one any more.
     Fenced,
     /// The data directory is in use by, or was written by, an incompatible version.
@@ -45,7 +47,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for the documentation and its test.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::AlreadyExists,
@@ -56,6 +58,7 @@ impl ErrorCode {
         Self::CommandNotFound,
         Self::CommandNotExecutable,
         Self::SandboxGone,
+        Self::Paused,
         Self::Fenced,
         Self::Version,
         Self::Lost,
@@ -75,6 +78,7 @@ impl ErrorCode {
             Self::CommandNotFound => "command_not_found",
             Self::CommandNotExecutable => "command_not_executable",
             Self::SandboxGone => "sandbox_gone",
+            Self::Paused => "paused",
             Self::Fenced => "fenced",
             Self::Version => "version",
             Self::Lost => "lost",

@@ -205,6 +205,8 @@ pub trait Files: Send + Sync {
 pub enum SandboxState {
     /// It executes.
     Running,
+    /// Its processes stand still in memory.
+    Paused,
     /// Its time was over.
     Expired,
     /// Someone ended it.
@@ -213,10 +215,18 @@ pub enum SandboxState {
     Lost,
 }
 
+impl SandboxState {
+    /// Whether it has not ended.
+    pub fn is_alive(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
+}
+
 impl fmt::Display for SandboxState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Expired => "expired",
             Self::Killed => "killed",
             Self::Lost => "lost",
@@ -237,7 +247,7 @@ pub struct SandboxInfo {
     pub spec: SandboxSpec,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
-    /// How much of its life is left, while it runs.
+    /// How much of its life is left, while it has not ended. It stays the same while it is paused.
     pub remaining: Option<Duration>,
     /// What this host could not give it, in plain words; empty when every wall and limit stands.
     pub losses: Vec<String>,
@@ -273,6 +283,14 @@ pub trait Control: Send + Sync {
 
     /// Lets it live this long from now.
     async fn extend(&self, ttl: Duration) -> Result<()>;
+
+    /// Stops every process of its executions ([`Capability::Pause`]), and with them the clocks of its life and of their
+    /// time-outs. Returns when the kernel says that all stand still; on error they go on. Meanwhile files and kept output can
+    /// be had, and it can be ended; what would start a command is refused as `paused`. Pausing it again is not an error.
+    async fn pause(&self) -> Result<()>;
+
+    /// Lets it go on where it stood. Resuming one that runs is not an error.
+    async fn resume(&self) -> Result<()>;
 
     /// Sees to it that nothing which an older engine asks for is begun any more, not even what it has sent already; that is
     /// then refused as `fenced`. Where nobody but the caller can reach a sandbox there is nothing to do.

@@ -38,6 +38,8 @@ pub(crate) struct Execution {
     status: Option<OwnedFd>,
     killed: Option<KillReason>,
     kill_again_us: Option<u64>,
+    /// Since when it stands still.
+    frozen_us: Option<u64>,
     /// Processor time when it was last seen to work.
     worked_us: u64,
 }
@@ -80,6 +82,7 @@ impl Execution {
             status,
             killed: None,
             kill_again_us: None,
+            frozen_us: None,
             worked_us: 0,
         })
     }
@@ -259,6 +262,25 @@ impl Execution {
         self.kill_again_us = Some(clock::now_us() + KILL_AGAIN_US);
     }
 
+    /// Stops it with its clock.
+    pub(crate) fn freeze(&mut self, now_us: u64) {
+        self.frozen_us.get_or_insert(now_us);
+        self.group.freeze(true);
+    }
+
+    /// Lets it go on, with as much time as it had left.
+    pub(crate) fn thaw(&mut self, now_us: u64) {
+        self.group.freeze(false);
+        if let Some(since_us) = self.frozen_us.take() {
+            self.deadline_us = self.deadline_us.saturating_add(now_us.saturating_sub(since_us));
+        }
+    }
+
+    /// Whether it stands still, or nothing of it is left.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.group.is_frozen()
+    }
+
     /// Whether this process is one of its own.
     pub(crate) fn has(&self, process: i32) -> bool {
         self.group.members().contains(&process)
@@ -275,7 +297,8 @@ impl Execution {
     /// When it next has something to do without being told.
     pub(crate) fn next_us(&self) -> Option<u64> {
         let running = matches!(self.stage, Stage::Starting { .. } | Stage::Running { .. });
-        let deadline = (running && self.killed.is_none()).then_some(self.deadline_us);
+        let timed = running && self.killed.is_none() && self.frozen_us.is_none();
+        let deadline = timed.then_some(self.deadline_us);
         self.kill_again_us.into_iter().chain(deadline).min()
     }
 

@@ -56,6 +56,21 @@ impl Group {
         }
     }
 
+    /// Stops its processes or lets them go on, if they have a cgroup of their own.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        if let Self::Leaf { leaf, .. } = self {
+            leaf.freeze(frozen);
+        }
+    }
+
+    /// Whether none of its processes moves, where that is up to its own cgroup.
+    pub(crate) fn is_frozen(&self) -> bool {
+        match self {
+            Self::Leaf { leaf, .. } => leaf.is_frozen(),
+            Self::Kept { .. } => true,
+        }
+    }
+
     /// Takes note that the guest's own child was reaped. Returns how the first process ended if this was it.
     pub(crate) fn reaped(&mut self, ended: Ended) -> Option<Ended> {
         match self {

@@ -38,11 +38,21 @@ enum Conversation {
     Operation(Box<Operation>),
 }
 
+/// How often it is looked whether all stand still that should.
+const FREEZE_LOOK_US: u64 = 1000;
+
+/// While executions are to stand still.
+struct Paused {
+    serial: u32,
+    told: bool,
+}
+
 /// Everything that the guest knows.
 pub(crate) struct Guest {
     connection: Connection,
     setup: Setup,
     deadline_us: u64,
+    paused: Option<Paused>,
     children: Children,
     alarm: Alarm,
     conversations: BTreeMap<u32, Conversation>,
@@ -77,7 +87,7 @@ impl Guest {
         };
         connection.event(CONNECTION, &Event::Ready { protocol: PROTOCOL });
         let conversations = BTreeMap::new();
-        Ok(Self { connection, setup, deadline_us, children, alarm, conversations, scratch })
+        Ok(Self { connection, setup, deadline_us, paused: None, children, alarm, conversations, scratch })
     }
 
     /// Serves until there is a reason to end.
@@ -98,7 +108,7 @@ impl Guest {
         self.settle();
         self.connection.flush()?;
         let now = clock::now_us();
-        if now >= self.deadline_us {
+        if now >= self.deadline_us && self.paused.is_none() {
             return Err(End::Deadline);
         }
         for conversation in self.conversations.values_mut() {
@@ -107,7 +117,10 @@ impl Guest {
             }
         }
         self.forget_what_is_over();
-        self.bound_locks(now);
+        self.tell_pause();
+        if self.paused.is_none() {
+            self.bound_locks(now);
+        }
         if let Some(questions) = &mut self.setup.questions {
             questions.answer(now);
         }
@@ -238,6 +251,28 @@ impl Guest {
         members::signal(|| vec![hoarder], Signal::KILL);
     }
 
+    /// Stops all executions; what is said here is heard by those that are about to start, too, as they are born there.
+    fn pause(&mut self, serial: u32) {
+        let now = clock::now_us();
+        self.conversations.values_mut().filter_map(Conversation::execution).for_each(|it| it.freeze(now));
+        self.paused = Some(Paused { serial, told: false });
+    }
+
+    fn resume(&mut self) {
+        let now = clock::now_us();
+        self.conversations.values_mut().filter_map(Conversation::execution).for_each(|it| it.thaw(now));
+        self.paused = None;
+    }
+
+    /// Says that all executions stand still, once they do.
+    fn tell_pause(&mut self) {
+        let Some(Paused { serial, told: told @ false }) = &mut self.paused else { return };
+        if self.conversations.values_mut().filter_map(Conversation::execution).all(|it| it.is_frozen()) {
+            *told = true;
+            self.connection.event(CONNECTION, &Event::Paused { serial: *serial });
+        }
+    }
+
     fn settle(&mut self) {
         for conversation in self.conversations.values_mut() {
             if let Conversation::Execution(execution) = conversation {
@@ -259,8 +294,12 @@ impl Guest {
             Conversation::Operation(_) => None,
         });
         let answer = self.setup.questions.as_ref().and_then(|questions| questions.next_us(clock::now_us()));
-        let look = self.setup.locks.as_ref().and_then(Locks::next_us);
-        let at = next.chain(answer).chain(look).chain([self.deadline_us]).min().unwrap_or(self.deadline_us);
+        let (look, deadline) = match &self.paused {
+            None => (self.setup.locks.as_ref().and_then(Locks::next_us), self.deadline_us),
+            Some(Paused { told: false, .. }) => (Some(clock::now_us() + FREEZE_LOOK_US), u64::MAX),
+            Some(Paused { told: true, .. }) => (None, u64::MAX),
+        };
+        let at = next.chain(answer).chain(look).chain([deadline]).min().unwrap_or(deadline);
         let failed = |error: std::io::Error| End::Failed {
             step: "set the alarm",
             errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
@@ -297,13 +336,18 @@ impl Guest {
     }
 
     fn answer(&mut self, id: u32, request: Request) -> Result<(), End> {
-        let of_connection = matches!(request, Request::Init(_) | Request::Deadline { .. });
+        let of_connection = matches!(
+            request,
+            Request::Init(_) | Request::Deadline { .. } | Request::Pause { .. } | Request::Resume
+        );
         if of_connection != (id == CONNECTION) {
             return Err(End::Violation(format!("a request that does not belong on conversation {id}")));
         }
         match request {
             Request::Init(_) => return Err(End::Violation("a second Init".into())),
             Request::Deadline { deadline_ms } => self.deadline_us = deadline_ms.saturating_mul(1000),
+            Request::Pause { serial } => self.pause(serial),
+            Request::Resume => self.resume(),
             Request::Spawn(spawn) => {
                 let arrived_us = clock::now_us();
                 let setup = &self.setup;

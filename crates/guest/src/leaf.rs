@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use belljar_core::wire::LeafDir;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -76,6 +76,20 @@ impl Leaf {
         }
     }
 
+    /// Stops every process in it, or lets them go on; only one of version two can do that by itself.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        for place in self.places.iter().filter(|place| place.v2) {
+            place.write("cgroup.freeze", if frozen { b"1" } else { b"0" });
+        }
+    }
+
+    /// Whether every process in it stands still, as far as it can see to that.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.places.iter().filter(|place| place.v2).all(|place| {
+            place.read("cgroup.events").is_some_and(|text| text.lines().any(|line| line == "frozen 1"))
+        })
+    }
+
     /// Processor time of everything that ever ran in it.
     pub(crate) fn cpu_us(&self) -> Option<u64> {
         let v2 = self.places.iter().filter(|place| place.v2).find_map(|place| {
@@ -129,6 +143,12 @@ impl Place {
 /// Opens the file through which a process with a single thread enters the version-one cgroup of this directory.
 pub(crate) fn door(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, c"tasks", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Whether a version-one cgroup does nothing but stop processes. Files can be had while those stand still.
+pub(crate) fn only_freezes(directory: &OwnedFd) -> bool {
+    let has = |file: &str| rustix::fs::accessat(directory, file, Access::EXISTS, AtFlags::empty()).is_ok();
+    has("freezer.state") && !has("memory.usage_in_bytes") && !has("cpu.cfs_quota_us")
 }
 
 /// Takes over a descriptor that the launcher named, under a number that children do not inherit.

@@ -22,7 +22,10 @@ pub(crate) struct Setup {
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) shell: String,
     pub(crate) leaves: Vec<(OwnedFd, LeafDir)>,
+    /// The doors that every execution goes through.
     pub(crate) joins: Vec<OwnedFd>,
+    /// Those of them that file operations go through, too.
+    pub(crate) file_joins: Vec<OwnedFd>,
     files: OnceCell<Leaf>,
     pub(crate) limits: Vec<(u32, u64, u64)>,
     pub(crate) questions: Option<Questions>,
@@ -42,10 +45,14 @@ impl Setup {
             leaves
                 .push((leaf::adopt(directory.fd).map_err(adopt("take over a cgroup directory"))?, directory));
         }
-        let mut joins = Vec::new();
+        let (mut joins, mut file_joins) = (Vec::new(), Vec::new());
         for fd in init.join_dirs {
             let directory = leaf::adopt(fd).map_err(adopt("take over a cgroup directory"))?;
-            joins.push(leaf::door(&directory).map_err(adopt("open a cgroup's tasks"))?);
+            let door = || leaf::door(&directory).map_err(adopt("open a cgroup's tasks"));
+            joins.push(door()?);
+            if !leaf::only_freezes(&directory) {
+                file_joins.push(door()?);
+            }
         }
         let (mut user, mut root, mut landlock) = (init.user, init.root, Vec::new());
         for account in std::iter::once(&mut user).chain(&mut root) {
@@ -69,6 +76,7 @@ impl Setup {
             shell,
             leaves,
             joins,
+            file_joins,
             files: OnceCell::new(),
             limits,
             questions,

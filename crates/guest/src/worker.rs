@@ -65,7 +65,7 @@ fn unprepared(stopped: Stopped) -> Error {
 
 fn become_worker(identity: &Identity, setup: &Setup, stdin: RawFd, stdout: RawFd) -> Result<(), Stopped> {
     // What it writes counts as the sandbox's memory, as if a command had written it.
-    for door in &setup.joins {
+    for door in &setup.file_joins {
         rustix::io::write(door, b"0")
             .map_err(|errno| Stopped { step: Step::Cgroup, errno: errno.raw_os_error() })?;
     }

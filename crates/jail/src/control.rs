@@ -83,6 +83,10 @@ pub enum Request {
         /// How long.
         ttl: Duration,
     },
+    /// Stops all executions and the clocks; `Done` when they stand still.
+    Pause,
+    /// Lets them go on; `Done`.
+    Resume,
     /// Nothing but the epoch that comes with it: `Done`, after which no operation of an older one can begin.
     Fence,
     /// Ends the sandbox; `Done` once every process is dead.
@@ -124,6 +128,8 @@ pub enum Answer {
     Executions(Vec<ExecInfo>),
     /// How the sandbox is.
     Status {
+        /// Whether it runs or is paused.
+        state: SandboxState,
         /// What is left of its life.
         remaining: Duration,
         /// What it uses.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use belljar_core::conformance::{Programs, check_all, check_matching};
 use belljar_core::{
-    Capabilities, Capability, Provider, ProviderName, Result, Sandbox, SandboxSpec, conformance_test,
+    ByteStream, Capabilities, Capability, ExecRequest, ExecResult, FilePath, Provider, ProviderName, Result,
+    Sandbox, SandboxId, SandboxSpec, UserName, conformance_test,
 };
 use belljar_providers::fake::Fake;
 use belljar_providers::home::Home;
@@ -33,12 +34,42 @@ impl Provider for Boaster {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Capability::{Control, Files, Isolation, Limits, Pty, Root, Signal, Stdin, Stream};
-        Capabilities::of(&[Control, Files, Isolation, Limits, Pty, Root, Signal, Stdin, Stream])
+        use Capability::{Control, Files, Isolation, Limits, Pause, Pty, Root, Signal, Stdin, Stream};
+        Capabilities::of(&[Control, Files, Isolation, Limits, Pause, Pty, Root, Signal, Stdin, Stream])
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
-        self.0.create(spec).await
+        Ok(Arc::new(Bare(self.0.create(spec).await?)))
+    }
+}
+
+/// The four basic methods of a sandbox and nothing else.
+struct Bare(Arc<dyn Sandbox>);
+
+#[async_trait]
+impl Sandbox for Bare {
+    fn id(&self) -> &SandboxId {
+        self.0.id()
+    }
+
+    fn provider(&self) -> ProviderName {
+        self.0.provider()
+    }
+
+    async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
+        self.0.execute(request).await
+    }
+
+    async fn upload(&self, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
+        self.0.upload(path, user, content).await
+    }
+
+    async fn download(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
+        self.0.download(path, user).await
+    }
+
+    async fn cleanup(&self) -> Result<()> {
+        self.0.cleanup().await
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
     AttachArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, ExecArgs, ExtendArgs, Global, InspectArgs,
-    KillArgs, LogsArgs, LsArgs, RmArgs, RunArgs, StatsArgs, Verb,
+    KillArgs, LogsArgs, LsArgs, PauseArgs, ResumeArgs, RmArgs, RunArgs, StatsArgs, Verb,
 };
 
 /// What came of reading the command line.

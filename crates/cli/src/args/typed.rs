@@ -74,6 +74,8 @@ pub(crate) enum Verb {
     Logs(LogsArgs),
     Stats(StatsArgs),
     Extend(ExtendArgs),
+    Pause(PauseArgs),
+    Resume(ResumeArgs),
     Kill(KillArgs),
     Rm(RmArgs),
     /// Explain what this host can and cannot do, by trying it
@@ -306,6 +308,30 @@ pub(crate) struct ExtendArgs {
     /// Its new time to live, such as 30s, 5m or 2h
     #[arg(value_name = "TTL", allow_hyphen_values = true)]
     pub(crate) ttl: String,
+}
+
+/// Let sandboxes stand still in memory
+///
+/// All processes of their executions stop where they are, and so do the time to live and the time-outs. Meanwhile no command
+/// can be started; files and kept output can be had, and `kill` and `rm -f` work. Needs sandboxes made by root.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar pause bj-k3m9x2p4q7w8z
+  belljar pause $(belljar ls -q)")]
+pub(crate) struct PauseArgs {
+    /// The sandboxes; one that is paused already is no error
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Let paused sandboxes go on where they stood
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  belljar resume bj-k3m9x2p4q7w8z")]
+pub(crate) struct ResumeArgs {
+    /// The sandboxes; one that runs is no error
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
 }
 
 /// End every process of a sandbox, or one execution

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use belljar_core::{Entry, Error, ErrorCode, FileKind, SandboxInfo, SandboxState, UserName};
+use belljar_core::{Entry, Error, ErrorCode, FileKind, SandboxInfo, UserName};
 
 use super::Context;
 use crate::args::{LsArgs, Place};
@@ -20,7 +20,7 @@ pub(crate) async fn ls(context: &Context, args: LsArgs) -> Result<Status, Failur
 
 async fn sandboxes(context: &Context, all: bool) -> Result<Status, Failure> {
     let mut infos = wiring::lasting(context.home.clone())?.list().await?;
-    infos.retain(|info| all || info.state == SandboxState::Running);
+    infos.retain(|info| all || info.state.is_alive());
     if context.printer.json {
         context.printer.object(&serde_json::json!({ "sandboxes": infos }))?;
     } else if context.printer.quiet {
@@ -100,7 +100,7 @@ fn permissions(mode: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use belljar_core::{ProviderName, SandboxId, SandboxSpec};
+    use belljar_core::{ProviderName, SandboxId, SandboxSpec, SandboxState};
 
     use super::*;
 

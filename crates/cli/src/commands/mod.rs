@@ -10,6 +10,7 @@ mod inspect;
 mod kill;
 mod logs;
 mod ls;
+mod pause;
 mod rm;
 mod run;
 mod stats;
@@ -53,6 +54,8 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Logs(args) => logs::logs(&context, args).await,
         Verb::Stats(args) => stats::stats(&context, args).await,
         Verb::Extend(args) => kill::extend(&context, args).await,
+        Verb::Pause(args) => pause::pause(&context, args).await,
+        Verb::Resume(args) => pause::resume(&context, args).await,
         Verb::Kill(args) => kill::kill(&context, args).await,
         Verb::Rm(args) => rm::rm(&context, args).await,
         Verb::Doctor => doctor::doctor(&context).await,

@@ -1,6 +1,6 @@
 //! `belljar rm`: nothing of a sandbox is left.
 
-use belljar_core::{Error, ErrorCode, SandboxState};
+use belljar_core::{Error, ErrorCode};
 
 use super::{Context, each};
 use crate::args::RmArgs;
@@ -12,8 +12,9 @@ pub(crate) async fn rm(context: &Context, args: RmArgs) -> Result<Status, Failur
             Err(error) if args.force && error.code == ErrorCode::NotFound => return Ok(()),
             opened => opened?,
         };
-        if !args.force && sandbox.control()?.info().await?.state == SandboxState::Running {
-            return Err(Error::new(ErrorCode::InvalidArgument, format!("sandbox {id} is running"))
+        let state = sandbox.control()?.info().await?.state;
+        if !args.force && state.is_alive() {
+            return Err(Error::new(ErrorCode::InvalidArgument, format!("sandbox {id} is {state}"))
                 .hint("end and remove it with `belljar rm -f`, or end it first with `belljar kill`"));
         }
         sandbox.cleanup().await

@@ -1,6 +1,6 @@
 //! `belljar stats`: what sandboxes use now.
 
-use belljar_core::{SandboxId, SandboxState, SandboxStats};
+use belljar_core::{SandboxId, SandboxStats};
 
 use super::Context;
 use crate::args::StatsArgs;
@@ -14,7 +14,7 @@ pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, 
         Some(id) => vec![id.parse()?],
         None => {
             let mut infos = provider.list().await?;
-            infos.retain(|info| info.state == SandboxState::Running);
+            infos.retain(|info| info.state.is_alive());
             infos.into_iter().map(|info| info.id).collect()
         }
     };

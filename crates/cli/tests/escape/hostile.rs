@@ -291,7 +291,12 @@ impl Liar {
                 self.event(id, &Event::Exited(well()));
             }
             Request::File(request) => self.file(id, &request.operation),
-            Request::Kill | Request::Signal { .. } | Request::Resize(_) | Request::Deadline { .. } => {}
+            Request::Kill
+            | Request::Signal { .. }
+            | Request::Resize(_)
+            | Request::Deadline { .. }
+            | Request::Pause { .. }
+            | Request::Resume => {}
         }
     }
 

@@ -9,6 +9,7 @@ mod bombs;
 mod endings;
 mod faults;
 mod life;
+mod pause;
 #[path = "../surroundings/mod.rs"]
 mod surroundings;
 mod walls;

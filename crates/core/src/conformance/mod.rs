@@ -103,6 +103,7 @@ mod need {
     pub(super) const SIGNAL: Need = Need::Ability(Capability::Signal);
     pub(super) const FILES: Need = Need::Ability(Capability::Files);
     pub(super) const CONTROL: Need = Need::Ability(Capability::Control);
+    pub(super) const PAUSE: Need = Need::Ability(Capability::Pause);
     pub(super) const ROOT: Need = Need::Ability(Capability::Root);
     pub(super) const ISOLATION: Need = Need::Ability(Capability::Isolation);
     pub(super) const LIMITS: Need = Need::Ability(Capability::Limits);

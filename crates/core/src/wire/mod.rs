@@ -123,6 +123,13 @@ pub enum Request {
     Resize(PtySize),
     /// Begins a file operation.
     File(FileRequest),
+    /// Conversation 0 only: stops the executions and all clocks; [`Event::Paused`] once the kernel says that they stand.
+    Pause {
+        /// Comes back with the answer.
+        serial: u32,
+    },
+    /// Conversation 0 only: lets everything go on.
+    Resume,
     /// Conversation 0 only: moves the deadline of the sandbox.
     Deadline {
         /// In milliseconds of the boot clock.
@@ -231,6 +238,11 @@ pub enum Event {
     Ready {
         /// [`PROTOCOL`] of the guest.
         protocol: u32,
+    },
+    /// Conversation 0: the executions stand still.
+    Paused {
+        /// Of the request.
+        serial: u32,
     },
     /// The program runs its first instruction.
     Started {

@@ -8,6 +8,7 @@
 //! Only `belljar` and what is below is ever written to.
 
 mod detect;
+mod freezer;
 mod probe;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use detect::{Controller, Kind, Layout};
+pub use freezer::Freezer;
 pub use probe::{Probe, Usage};
 use rustix::fs::CWD;
 use tree::{Tree, is_gone, open_directory, write};
@@ -303,6 +305,23 @@ impl Group {
         Ok(Probe::new(meters))
     }
 
+    /// The switch that stops all executions, if they share one. In version two each has its own.
+    pub fn freezer_switch(&self) -> Result<Option<Freezer>, CgroupError> {
+        if self.trees.iter().any(Tree::is_v2) {
+            return Ok(None);
+        }
+        let Some(tree) = self.freezer() else { return Ok(None) };
+        let path = tree.executions().join("freezer.state");
+        Freezer::open(&path).map(Some).map_err(|source| CgroupError::Open { path, source })
+    }
+
+    /// Lets go on what was stopped by that switch: signals do not reach it.
+    pub fn thaw_executions(&self) {
+        if let Ok(Some(switch)) = self.freezer_switch() {
+            switch.request(false);
+        }
+    }
+
     /// Kills every process in the groups, frozen or not, and waits until they are gone.
     pub fn kill(&self) -> Result<(), CgroupError> {
         let gone = patiently(KILL_PATIENCE, || {
@@ -337,6 +356,7 @@ impl Group {
             tree.kill_each().map_err(|source| CgroupError::Kill { path: tree.top(), source })
         });
         self.request_freeze(false)?;
+        self.thaw_executions();
         killed
     }
 

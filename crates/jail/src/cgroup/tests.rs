@@ -336,6 +336,36 @@ fn a_frozen_group_stands_still_until_thawed() {
     });
 }
 
+/// Where version two is missing, one switch stops all executions and nothing else.
+#[test]
+fn the_switch_stops_executions_and_not_the_guest() {
+    on_each_layout(|layout| {
+        let scratch = Scratch::new(layout, &LIMITS);
+        let Some(switch) = scratch.0.freezer_switch().unwrap() else {
+            assert_ne!(layout.kind(), Kind::V1, "version one has a switch");
+            return;
+        };
+        let (guest, execution) = (Child::fork(|| 7), Child::fork(|| 8));
+        scratch.0.enter_guest(guest.pid).unwrap();
+        scratch.enter_box(&execution);
+        switch.request(true);
+        assert!(patiently(FREEZE_PATIENCE, || Ok(switch.is_frozen())).unwrap());
+        execution.go();
+        guest.go();
+        assert_eq!(guest.exit_code(), 7, "the guest goes on");
+        assert!(switch.is_frozen());
+        switch.request(false);
+        assert_eq!(execution.exit_code(), 8);
+
+        // What stands still by it is killed all the same.
+        let stubborn = Child::stubborn(&scratch);
+        switch.request(true);
+        assert!(patiently(FREEZE_PATIENCE, || Ok(switch.is_frozen())).unwrap());
+        scratch.0.kill().unwrap();
+        assert_eq!(libc::WTERMSIG(stubborn.wait()), libc::SIGKILL);
+    });
+}
+
 #[test]
 fn stale_groups_are_replaced_however_deep_they_are() {
     on_each_layout(|layout| {

@@ -397,6 +397,8 @@ impl Launch {
         launcher: OwnedFd,
     ) -> io::Result<SandboxState> {
         let guest_process = guest.pidfd.try_clone()?;
+        let switch = |privileged: &Privileged| privileged.group.freezer_switch();
+        let freezer = self.privileged.as_ref().map(switch).transpose().map_err(io::Error::other)?.flatten();
         let monitor = Monitor {
             guest: self.host_end.try_clone()?,
             guest_process,
@@ -405,6 +407,8 @@ impl Launch {
             launcher: Some(launcher),
             deadline: self.deadline,
             probe,
+            can_pause: self.privileged.is_some(),
+            freezer,
             disk,
             spool: places.spool.try_clone()?,
             peer_uid: rustix::process::geteuid().as_raw(),

@@ -25,7 +25,12 @@ impl Running {
     /// Waits for guest and monitor, and removes what only root can remove. Our end of the creator's socket stays open to
     /// the end of this process, after the lock is gone: so the creator hears that all is over.
     pub(super) fn wait(mut self) {
-        while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
+        while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {
+            // The guest cannot end before its processes, and those that stand still may not hear that they are to.
+            if let Some(privileged) = &self.privileged {
+                privileged.group.thaw_executions();
+            }
+        }
         self.privileged = None;
         write_ended(&self.spool, SandboxState::Lost);
         let _ = fs::remove_file(self.plan.state_dir.join(SOCKET_FILE));

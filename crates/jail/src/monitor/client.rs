@@ -27,6 +27,8 @@ pub(super) enum Role {
     Waits { exec: ExecId },
     /// A file operation, by its conversation with the guest.
     Files { conversation: u32, input: Input },
+    /// Waits for everything to stand still.
+    AwaitsPause,
     /// Waits for the sandbox to end.
     AwaitsEnd,
     /// Everything was said; goes when the last byte is out.
@@ -47,7 +49,7 @@ impl Role {
     pub(super) fn execution(&self) -> Option<ExecId> {
         match self {
             Self::Follower { exec, .. } | Self::Waits { exec } => Some(*exec),
-            Self::New | Self::Files { .. } | Self::AwaitsEnd | Self::Closing => None,
+            Self::New | Self::Files { .. } | Self::AwaitsPause | Self::AwaitsEnd | Self::Closing => None,
         }
     }
 }

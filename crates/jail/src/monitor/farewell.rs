@@ -19,6 +19,10 @@ use crate::control::{Answer, ENDED_FILE, Ended};
 impl Service {
     /// Kills the guest, and with it everything inside; then tells those who still listen.
     pub(super) fn farewell(&mut self, state: SandboxState) {
+        // Signals do not reach what stands still by this switch.
+        if let Some(freezer) = &self.given.freezer {
+            freezer.request(false);
+        }
         let _ = pidfd_send_signal(&self.given.guest_process, Signal::KILL);
         let until = boottime() + FAREWELL;
         wait_until_readable(&self.given.guest_process, until);
@@ -46,7 +50,7 @@ impl Service {
         for client in self.clients.values_mut() {
             let last = match client.role {
                 Role::AwaitsEnd => Answer::Done,
-                Role::Files { .. } | Role::New => Answer::Failed(gone(state)),
+                Role::Files { .. } | Role::AwaitsPause | Role::New => Answer::Failed(gone(state)),
                 Role::Follower { .. } | Role::Waits { .. } | Role::Closing => continue,
             };
             client.link.queue(&answer(&last));

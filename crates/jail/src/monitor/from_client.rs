@@ -12,7 +12,6 @@ use super::input::Input;
 use super::link::Presence;
 use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline, no_such_execution};
 use crate::cgroup::Probe;
-use crate::clock::boottime;
 use crate::control::{Answer, Open, PROTOCOL, Request};
 use crate::log::note;
 use crate::spool::{Bounds, Spool};
@@ -135,12 +134,14 @@ impl Service {
                 self.finish(client, &Answer::Failed(error));
             }
             Request::Extend { ttl } => {
-                self.deadline = boottime().saturating_add(ttl);
+                self.deadline = self.life_clock().saturating_add(ttl);
                 let deadline_ms = guest_deadline(self.deadline);
                 self.guest.queue(&Frame::control(0, &wire::Request::Deadline { deadline_ms }));
                 let status = self.status();
                 self.finish(client, &status);
             }
+            Request::Pause => self.pause(client),
+            Request::Resume => self.resume(client),
             Request::Fence => self.finish(client, &Answer::Done),
             Request::Kill => {
                 self.set_role(client, Role::AwaitsEnd);
@@ -161,6 +162,9 @@ impl Service {
         }
         if let Some(known) = request.key.as_deref().and_then(|key| self.with_key(key)) {
             return self.finish(client, &Answer::Failed(request.repeats(known)));
+        }
+        if let Err(error) = self.refuse_while_paused() {
+            return self.finish(client, &Answer::Failed(error));
         }
         let id = self.next_exec;
         self.next_exec += 1;
@@ -289,7 +293,8 @@ impl Service {
             executions: self.executions.values().filter(|execution| execution.outcome.is_none()).count()
                 as u32,
         };
-        Answer::Status { remaining: self.deadline.saturating_sub(boottime()), stats }
+        let remaining = self.deadline.saturating_sub(self.life_clock());
+        Answer::Status { state: self.state(), remaining, stats }
     }
 
     /// Says the last word to a client.
@@ -324,7 +329,7 @@ impl Service {
             Role::Files { conversation, .. } => {
                 self.guest.queue(&Frame::control(conversation, &wire::Request::Kill));
             }
-            Role::New | Role::Waits { .. } | Role::AwaitsEnd | Role::Closing => {}
+            Role::New | Role::Waits { .. } | Role::AwaitsPause | Role::AwaitsEnd | Role::Closing => {}
         }
     }
 }

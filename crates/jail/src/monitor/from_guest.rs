@@ -36,6 +36,12 @@ impl Service {
             self.on_file_frame(frame);
             return;
         }
+        if frame.id == 0 {
+            if let Ok(Event::Paused { serial }) = frame.message() {
+                self.on_paused(serial);
+            }
+            return;
+        }
         if let FrameKind::Data(number) = frame.kind {
             return self.on_output(frame, number);
         }

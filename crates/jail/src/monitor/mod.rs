@@ -9,6 +9,7 @@ mod from_client;
 mod from_guest;
 mod input;
 mod link;
+mod pause;
 mod pump;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,8 @@ use rustix::net::{SocketFlags, accept_with};
 use self::client::{Client, Role};
 use self::execution::Execution;
 use self::link::Link;
-use crate::cgroup::Probe;
-use crate::clock::boottime;
+use self::pause::Pause;
+use crate::cgroup::{Freezer, Probe};
 use crate::control::{Answer, CONVERSATION};
 
 /// A client's answers wait here at most; then its spool is not read further until it takes some.
@@ -75,6 +76,10 @@ pub struct Monitor {
     pub deadline: Duration,
     /// What the kernel says about its use of resources.
     pub probe: Option<Probe>,
+    /// Whether its executions can be stopped.
+    pub can_pause: bool,
+    /// The switch for all of them, where they share one.
+    pub freezer: Option<Freezer>,
     /// The file system of its own layer, if it can be asked.
     pub disk: Option<OwnedFd>,
     /// The directory for spools.
@@ -98,6 +103,9 @@ struct Service {
     given: Monitor,
     guest: Link,
     deadline: Duration,
+    pause: Pause,
+    /// How often it was asked for.
+    pauses: u32,
     clients: BTreeMap<u64, Client>,
     executions: BTreeMap<u32, Execution>,
     /// The keys of executions that are forgotten otherwise, the oldest first.
@@ -120,6 +128,8 @@ impl Service {
         Ok(Self {
             guest: Link::new(guest, MAX_GUEST_CONTROL),
             deadline: given.deadline,
+            pause: Pause::Not,
+            pauses: 0,
             clients: BTreeMap::new(),
             executions: BTreeMap::new(),
             old_keys: VecDeque::new(),
@@ -137,15 +147,16 @@ impl Service {
     fn serve(&mut self) -> io::Result<SandboxState> {
         let mut behind = false;
         loop {
-            let now = boottime();
+            self.see_to_pause();
+            let now = self.life_clock();
             if now >= self.deadline {
                 return Ok(SandboxState::Expired);
             }
-            let patience = if self.deaf { DEAF } else { LONGEST_WAIT };
+            let patience = if self.deaf { DEAF } else { LONGEST_WAIT }.min(self.pause_patience());
             let ready = self.wait(if behind { Duration::ZERO } else { patience.min(self.deadline - now) })?;
             self.deaf = false;
             if ready.guest.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && !self.hear_guest() {
-                let expired = boottime() >= self.deadline;
+                let expired = self.life_clock() >= self.deadline;
                 return Ok(if expired { SandboxState::Expired } else { SandboxState::Lost });
             }
             if ready.tie && !self.hear_creator() {
@@ -231,7 +242,7 @@ impl Service {
                 !*feeds || self.executions.get(&exec.0).is_none_or(|execution| execution.input.wants_more())
             }
             Role::Files { input, .. } => input.wants_more(),
-            Role::Waits { .. } | Role::AwaitsEnd | Role::Closing => false,
+            Role::Waits { .. } | Role::AwaitsPause | Role::AwaitsEnd | Role::Closing => false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use belljar_core::wire::{self, Decoder, Event, Exit, Frame, FrameKind, MAX_CONTROL};
-use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, Stream};
+use belljar_core::{Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, SandboxState, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::{KEPT_EXECUTIONS, Monitor, Service};
@@ -36,6 +36,8 @@ impl Desk {
             launcher: None,
             deadline: boottime() + Duration::from_secs(3600),
             probe: None,
+            can_pause: true,
+            freezer: None,
             disk: None,
             spool: OwnedFd::from(std::fs::File::open(directory.path()).unwrap()),
             peer_uid: rustix::process::geteuid().as_raw(),
@@ -294,4 +296,66 @@ fn one_who_waits_hears_the_end_and_nothing_else() {
     desk.says(id, &Event::Failed(Error::new(ErrorCode::CommandNotFound, "missing")));
     assert_eq!(refusal(waiter.answer()).code, ErrorCode::CommandNotFound);
     assert_eq!(refusal(desk.ask(None, Request::Wait { exec: ExecId(id) })).code, ErrorCode::NotFound);
+}
+
+#[test]
+fn a_pause_is_told_when_the_guest_says_so_and_the_clock_stands_meanwhile() {
+    let mut desk = Desk::new();
+    let remaining = |desk: &mut Desk| match desk.ask(None, Request::Status) {
+        Answer::Status { state, remaining, .. } => (state, remaining),
+        other => panic!("{other:?}"),
+    };
+    let mut caller = desk.connect();
+    caller.say(None, Request::Pause);
+    desk.serve(&caller);
+    let [(0, wire::Request::Pause { serial })] = desk.told()[..] else { panic!("the guest is asked once") };
+    assert_eq!(refusal(desk.ask(None, exec(keyed("key")))).code, ErrorCode::Paused);
+    let (state, before) = remaining(&mut desk);
+    assert_eq!(state, SandboxState::Running, "not before the guest has said so");
+    desk.says(0, &Event::Paused { serial: serial + 1 });
+    assert_eq!(remaining(&mut desk), (SandboxState::Running, before), "this was an answer to something else");
+    desk.says(0, &Event::Paused { serial });
+    assert!(matches!(caller.answer(), Answer::Done));
+    assert_eq!(remaining(&mut desk), (SandboxState::Paused, before));
+    assert!(matches!(desk.ask(None, Request::Pause), Answer::Done), "twice is no error");
+    assert!(desk.told().is_empty());
+    assert!(matches!(desk.ask(None, Request::Resume), Answer::Done));
+    let told = desk.told();
+    assert!(
+        matches!(told[..], [(0, wire::Request::Deadline { .. }), (0, wire::Request::Resume)]),
+        "{told:?}"
+    );
+    let (state, after) = remaining(&mut desk);
+    assert!(state == SandboxState::Running && after <= before, "{state} {after:?} {before:?}");
+    assert!(matches!(desk.ask(None, Request::Resume), Answer::Done), "twice is no error");
+    assert!(desk.told().is_empty());
+}
+
+#[test]
+fn one_who_pauses_is_told_that_another_resumed() {
+    let mut desk = Desk::new();
+    let mut caller = desk.connect();
+    caller.say(None, Request::Pause);
+    desk.serve(&caller);
+    assert!(matches!(desk.ask(None, Request::Resume), Answer::Done));
+    assert_eq!(refusal(caller.answer()).code, ErrorCode::Lost);
+    let [(0, wire::Request::Pause { serial }), ..] = desk.told()[..] else { panic!("the guest was asked") };
+    // Its answer comes too late, while the next one is waited for.
+    let mut caller = desk.connect();
+    caller.say(None, Request::Pause);
+    desk.serve(&caller);
+    desk.says(0, &Event::Paused { serial });
+    assert_eq!(desk.service.state(), SandboxState::Running);
+    desk.says(0, &Event::Paused { serial: serial + 1 });
+    assert_eq!(desk.service.state(), SandboxState::Paused);
+}
+
+#[test]
+fn without_a_cgroup_there_is_no_pause_and_a_plain_word_about_it() {
+    let mut desk = Desk::new();
+    desk.service.given.can_pause = false;
+    let error = refusal(desk.ask(None, Request::Pause));
+    assert_eq!(error.code, ErrorCode::Unsupported);
+    assert!(error.message.contains("without root"), "{error}");
+    assert!(desk.told().is_empty());
 }

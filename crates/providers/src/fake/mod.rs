@@ -1,6 +1,6 @@
 //! A model of a sandbox in memory, for tests of what is built on top of providers.
 //!
-//! It keeps the contract of the four basic methods and passes the same conformance suite as the real rungs, but nothing
+//! It keeps the contract of the four basic methods and of life and pausing, and passes the same conformance suite as the real rungs, but nothing
 //! is ever started: files are a map, and commands are Rust functions. It understands a small part of the shell:
 //!
 //! - commands joined by `;`, newlines, `&&` and `||`; comments;
@@ -42,7 +42,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Capabilities, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId, SandboxSpec,
+    Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
+    SandboxSpec,
 };
 
 use crate::names::{Held, Names};
@@ -140,7 +141,7 @@ impl Provider for Fake {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities::of(&[Capability::Control, Capability::Pause])
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Capability, Error, ErrorCode, ExecId, ExecRequest, ExecResult, FilePath, Output,
-    ProviderName, Result, Sandbox, SandboxId, SandboxSpec, Termination, Usage, UserName,
+    ByteStream, Capability, Control, Error, ErrorCode, ExecId, ExecRequest, ExecResult, FilePath, Output,
+    ProviderName, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats,
+    Termination, Usage, UserName,
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -32,9 +33,53 @@ pub(super) struct FakeSandbox {
     files: Arc<Mutex<Tree>>,
     last: AtomicU32,
     keys: Mutex<BTreeMap<String, ExecId>>,
-    deadline: Instant,
-    gone: watch::Sender<bool>,
+    spec: SandboxSpec,
+    created_ms: u64,
+    running: AtomicU32,
+    life: watch::Sender<Life>,
     name: Mutex<Option<Held>>,
+}
+
+/// Where it is in its life.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    state: SandboxState,
+    /// As if it were not paused.
+    deadline: Instant,
+    paused: Option<Instant>,
+}
+
+impl Life {
+    /// How much of it is left.
+    fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.paused.unwrap_or_else(Instant::now))
+    }
+
+    /// Where it is now.
+    fn state(&self) -> SandboxState {
+        match self.state {
+            SandboxState::Running | SandboxState::Paused if self.remaining().is_zero() => {
+                SandboxState::Expired
+            }
+            state => state,
+        }
+    }
+}
+
+/// Counts an execution while it runs.
+struct Running<'a>(&'a AtomicU32);
+
+impl<'a> Running<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl FakeSandbox {
@@ -47,7 +92,9 @@ impl FakeSandbox {
             ("PYTHONUNBUFFERED", "1"),
         ];
         let mut env: BTreeMap<_, _> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        env.extend(spec.env);
+        env.extend(spec.env.clone());
+        let deadline = Instant::now() + spec.ttl.min(LONGEST_LIFE);
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             id,
             env,
@@ -55,17 +102,16 @@ impl FakeSandbox {
             files: Arc::new(Mutex::new(Tree::new())),
             last: AtomicU32::new(0),
             keys: Mutex::default(),
-            deadline: Instant::now() + spec.ttl.min(LONGEST_LIFE),
-            gone: watch::Sender::new(false),
+            spec,
+            created_ms: u64::try_from(created.as_millis()).unwrap_or(u64::MAX),
+            running: AtomicU32::new(0),
+            life: watch::Sender::new(Life { state: SandboxState::Running, deadline, paused: None }),
             name: Mutex::new(Some(name)),
         }
     }
 
     fn check(&self, user: UserName) -> Result<()> {
-        if *self.gone.borrow() || Instant::now() >= self.deadline {
-            return Err(Error::new(ErrorCode::SandboxGone, format!("sandbox `{}` has ended", self.id))
-                .hint("create a new one"));
-        }
+        self.alive()?;
         match user {
             UserName::User => Ok(()),
             UserName::Root => Err(Error::unsupported(ProviderName::Fake, Capability::Root)),
@@ -83,14 +129,73 @@ impl FakeSandbox {
         Ok(exec)
     }
 
+    /// Its life, unless it has ended.
+    fn alive(&self) -> Result<Life> {
+        let life = *self.life.borrow();
+        if life.state().is_alive() {
+            return Ok(life);
+        }
+        Err(Error::new(ErrorCode::SandboxGone, format!("sandbox `{}` has ended", self.id))
+            .hint("create a new one"))
+    }
+
     /// Waits until the sandbox has ended.
     async fn ended(&self) {
-        let mut gone = self.gone.subscribe();
-        tokio::select! {
-            () = tokio::time::sleep_until(self.deadline) => {}
-            // The sender is part of this sandbox, so the wait cannot be cut off.
-            _ = gone.wait_for(|gone| *gone) => {}
+        // The sender is part of this sandbox, so no wait here can be cut off.
+        let mut changes = self.life.subscribe();
+        loop {
+            let life = *changes.borrow_and_update();
+            if !life.state().is_alive() {
+                return;
+            }
+            let expired = async {
+                match life.paused {
+                    None => tokio::time::sleep_until(life.deadline).await,
+                    Some(_) => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = expired => {}
+                _ = changes.changed() => {}
+            }
         }
+    }
+
+    /// Goes on with some work, but not while the sandbox is paused.
+    async fn unpaused<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut changes = self.life.subscribe();
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                _ = changes.wait_for(|life| life.paused.is_some()) => {}
+                done = &mut work => return done,
+            }
+            let _ = changes.wait_for(|life| life.paused.is_none()).await;
+        }
+    }
+
+    /// Lets this much time pass in which the sandbox is not paused.
+    async fn pass(&self, span: Duration) {
+        let (mut changes, mut left) = (self.life.subscribe(), span.min(LONGEST_LIFE));
+        loop {
+            let began = Instant::now();
+            tokio::select! {
+                biased;
+                _ = changes.wait_for(|life| life.paused.is_some()) => left = left.saturating_sub(began.elapsed()),
+                () = tokio::time::sleep(left) => return,
+            }
+            let _ = changes.wait_for(|life| life.paused.is_none()).await;
+        }
+    }
+
+    fn end(&self) {
+        self.life.send_modify(|life| {
+            life.state = match life.state() {
+                SandboxState::Running | SandboxState::Paused => SandboxState::Killed,
+                ended => ended,
+            };
+        });
     }
 
     fn with_files<T>(&self, act: impl FnOnce(&mut Tree) -> T) -> T {
@@ -111,6 +216,10 @@ impl Sandbox for FakeSandbox {
     async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
         request.check()?;
         self.check(request.user)?;
+        if self.alive()?.paused.is_some() {
+            return Err(Error::new(ErrorCode::Paused, format!("sandbox `{}` is paused", self.id))
+                .hint("resume it first"));
+        }
         if request.pty.is_some() {
             return Err(Error::unsupported(ProviderName::Fake, Capability::Pty));
         }
@@ -133,10 +242,11 @@ impl Sandbox for FakeSandbox {
         machine.check(&request.command)?;
 
         let exec = self.number(&request)?;
+        let _running = Running::new(&self.running);
         let began = Instant::now();
         let termination = tokio::select! {
-            termination = machine.run(&request.command) => termination,
-            () = tokio::time::sleep(request.timeout) => Termination::TimedOut,
+            termination = self.unpaused(machine.run(&request.command)) => termination,
+            () = self.pass(request.timeout) => Termination::TimedOut,
             () = self.ended() => Termination::Killed,
         };
         Ok(ExecResult {
@@ -178,9 +288,67 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn cleanup(&self) -> Result<()> {
-        self.gone.send_replace(true);
+        self.end();
         self.with_files(|files| *files = Tree::new());
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    fn control(&self) -> Result<&dyn Control> {
+        Ok(self)
+    }
+}
+
+#[async_trait]
+impl Control for FakeSandbox {
+    async fn info(&self) -> Result<SandboxInfo> {
+        let life = *self.life.borrow();
+        let state = life.state();
+        Ok(SandboxInfo {
+            id: self.id.clone(),
+            provider: ProviderName::Fake,
+            state,
+            spec: self.spec.clone(),
+            created_ms: self.created_ms,
+            remaining: state.is_alive().then(|| life.remaining()),
+            losses: Vec::new(),
+        })
+    }
+
+    async fn stats(&self) -> Result<SandboxStats> {
+        self.alive()?;
+        let executions = self.running.load(Ordering::Relaxed);
+        Ok(SandboxStats { processes: Some(executions.into()), executions, ..SandboxStats::default() })
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<()> {
+        self.alive()?;
+        self.life.send_modify(|life| {
+            life.deadline = life.paused.unwrap_or_else(Instant::now) + ttl.min(LONGEST_LIFE);
+        });
+        Ok(())
+    }
+
+    async fn pause(&self) -> Result<()> {
+        self.alive()?;
+        self.life.send_modify(|life| {
+            life.state = SandboxState::Paused;
+            life.paused.get_or_insert_with(Instant::now);
+        });
+        Ok(())
+    }
+
+    async fn resume(&self) -> Result<()> {
+        self.alive()?;
+        self.life.send_modify(|life| {
+            life.state = SandboxState::Running;
+            life.deadline += life.paused.take().map_or(Duration::ZERO, |since| since.elapsed());
+        });
+        Ok(())
+    }
+
+    async fn kill(&self) -> Result<()> {
+        self.end();
         Ok(())
     }
 }

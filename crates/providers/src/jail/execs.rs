@@ -41,7 +41,7 @@ pub(super) async fn execute(door: &Door, mut request: ExecRequest) -> Result<Exe
 async fn follow(door: &Door, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
     let (sender, receiver) = door.open(request).await?;
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut following = Following { receiver, first: None, finished: false, deadline };
+    let mut following = Following { receiver, first: None, finished: false, deadline, door: door.clone() };
     following.first = following.next().await?;
     Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
 }
@@ -113,6 +113,7 @@ struct Following {
     finished: bool,
     /// When the command must have ended, if anybody still watches over it.
     deadline: Option<Instant>,
+    door: Door,
 }
 
 impl Following {
@@ -135,10 +136,15 @@ impl Following {
     /// What comes next. A monitor that was stopped would never say that the time is over.
     async fn incoming(&mut self) -> Result<Option<Incoming>> {
         let Some(deadline) = self.deadline else { return self.receiver.next().await };
-        let silence = deadline.saturating_duration_since(Instant::now()) + SILENCE;
-        tokio::time::timeout(silence, self.receiver.next())
-            .await
-            .unwrap_or_else(|_| Err(connection::silent()))
+        let mut silence = deadline.saturating_duration_since(Instant::now()) + SILENCE;
+        loop {
+            if let Ok(incoming) = tokio::time::timeout(silence, self.receiver.next()).await {
+                return incoming;
+            }
+            // The time may stand still because the sandbox is paused, or have done so; then whoever keeps it answers.
+            self.door.ask(Request::Status).await?;
+            silence = SILENCE;
+        }
     }
 }
 

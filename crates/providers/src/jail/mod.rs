@@ -170,10 +170,10 @@ impl Provider for Jail {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Capability::{Control, Files, Isolation, Limits, Pty, Root, Signal, Stdin, Stream};
+        use Capability::{Control, Files, Isolation, Limits, Pause, Pty, Root, Signal, Stdin, Stream};
         let mut list = vec![Stream, Stdin, Pty, Signal, Files, Control, Isolation];
         if rustix::process::geteuid().is_root() {
-            list.extend([Root, Limits]);
+            list.extend([Root, Limits, Pause]);
         }
         Capabilities::of(&list)
     }

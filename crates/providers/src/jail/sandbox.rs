@@ -203,7 +203,9 @@ pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
     let (mut state, mut remaining) = (SandboxState::Running, None);
     if is_alive(state_dir) {
         match door.ask(Request::Status).await {
-            Ok(Answer::Status { remaining: left, .. }) => remaining = Some(left),
+            Ok(Answer::Status { state: said, remaining: left, .. }) => {
+                (state, remaining) = (said, Some(left))
+            }
             Err(error) if error.code == ErrorCode::Fenced => return Err(error),
             // It has just ended, or cannot say.
             _ => {}
@@ -244,6 +246,14 @@ impl Control for JailControl {
 
     async fn extend(&self, ttl: Duration) -> Result<()> {
         self.door.ask(Request::Extend { ttl }).await.map(drop)
+    }
+
+    async fn pause(&self) -> Result<()> {
+        self.door.ask(Request::Pause).await.map(drop)
+    }
+
+    async fn resume(&self) -> Result<()> {
+        self.door.ask(Request::Resume).await.map(drop)
     }
 
     async fn fence(&self) -> Result<()> {

@@ -448,6 +448,14 @@ impl Control for LocalSandbox {
         Ok(())
     }
 
+    async fn pause(&self) -> Result<()> {
+        Err(Error::unsupported(ProviderName::Local, Capability::Pause))
+    }
+
+    async fn resume(&self) -> Result<()> {
+        Err(Error::unsupported(ProviderName::Local, Capability::Pause))
+    }
+
     async fn kill(&self) -> Result<()> {
         self.inner.end(SandboxState::Killed).await;
         Ok(())
