@@ -410,8 +410,8 @@ impl Termination {
 /// What a command used. A figure that the kernel cannot give is `None`, never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time of all its processes, in milliseconds.
-    pub cpu_ms: Option<u64>,
+    /// Processor time of all its processes until its first one ended, in microseconds.
+    pub cpu_us: Option<u64>,
     /// The most memory that the sandbox held while it ran.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes read from block devices.

@@ -251,23 +251,40 @@ pub struct SandboxInfo {
     pub remaining: Option<Duration>,
     /// What this host could not give it, in plain words; empty when every wall and limit stands.
     pub losses: Vec<String>,
+    /// What it had used in the end, if it has ended and whoever looked after it could still say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<SandboxStats>,
 }
 
-/// What a sandbox uses now.
+/// What a sandbox uses and has used. A figure that the kernel cannot give is `None`, never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SandboxStats {
-    /// Processor time so far, in milliseconds.
-    pub cpu_ms: Option<u64>,
+    /// Processor time of everything in it so far, in microseconds.
+    pub cpu_us: Option<u64>,
+    /// The part of that which is in the [`Usage`](crate::Usage) of no execution that has ended: file operations, what
+    /// executions left behind, and those that still run. The two are read at the same moment, so that the usages of
+    /// all executions and this are together exactly the whole.
+    pub besides_cpu_us: Option<u64>,
     /// Memory held now.
     pub memory_bytes: Option<u64>,
     /// The most memory held so far.
     pub peak_memory_bytes: Option<u64>,
+    /// Memory held, added up over time: a kibibyte for two seconds is 2048. It is looked at when something happens, and
+    /// every second while an execution runs.
+    pub memory_byte_seconds: Option<u64>,
     /// Processes and threads now.
     pub processes: Option<u64>,
     /// Processes killed for want of memory so far.
     pub oom_kills: Option<u64>,
+    /// Bytes read from block devices so far.
+    pub read_bytes: Option<u64>,
+    /// Bytes written to block devices so far.
+    pub write_bytes: Option<u64>,
     /// Bytes of its own layer in use.
     pub disk_bytes: Option<u64>,
+    /// The same added up over time, as [`memory_byte_seconds`](Self::memory_byte_seconds).
+    pub disk_byte_seconds: Option<u64>,
     /// Executions running now.
     pub executions: u32,
 }

@@ -146,6 +146,9 @@ pub enum Answer {
 pub struct Ended {
     /// How.
     pub state: SandboxState,
+    /// What it had used.
+    #[serde(default)]
+    pub stats: Option<SandboxStats>,
 }
 
 /// The name of that file in the sandbox's spool directory.

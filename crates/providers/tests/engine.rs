@@ -1,4 +1,5 @@
-//! What an engine relies on in jails: that it can take them over from one that was there before, for good.
+//! What an engine relies on in jails: that it can take them over from one that was there before, for good, and that what they
+//! have used adds up.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::wire::{Decoder, Frame, MAX_CONTROL};
-use belljar_core::{ErrorCode, ExecRequest, Provider, Result, Sandbox, SandboxSpec, UserName};
+use belljar_core::{
+    ErrorCode, ExecEvent, ExecRequest, FilePath, Provider, Result, Sandbox, SandboxSpec, UserName,
+};
 use belljar_jail::control::{Answer, CONVERSATION, LOCK_FILE, Open, PROTOCOL, Request, SOCKET_FILE};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
@@ -125,5 +128,96 @@ async fn what_waits_unread_when_the_fence_is_served_starts_nothing() {
         let known = sandbox.execs().unwrap().list().await.unwrap();
         assert_eq!(known.len(), usize::from(runs), "{known:?}");
     }
+    sandbox.cleanup().await.unwrap();
+}
+
+/// The number of a sandbox's cgroups, and one of their files wherever this host has it.
+fn counter(house: &House, sandbox: &dyn Sandbox, file: &str) -> Option<String> {
+    let built = std::fs::read(house.place(sandbox).join(LOCK_FILE)).unwrap();
+    let slot = serde_json::from_slice::<serde_json::Value>(&built).unwrap()["slot"].as_u64()?;
+    let read = |mount: &str| std::fs::read_to_string(format!("{mount}/belljar/{slot}/box/{file}")).ok();
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().find_map(read)
+}
+
+fn usage_usec(text: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_executions_and_files_used_is_what_the_sandbox_used() {
+    let house = House::new();
+    let sandbox = house.jail().create(SandboxSpec::default()).await.unwrap();
+    let (execs, control) = (sandbox.execs().unwrap(), sandbox.control().unwrap());
+    let path = |name: &str| name.parse::<FilePath>().unwrap();
+    let mut parts = 0;
+    for round in 0..4 {
+        let content: Vec<Result<bytes::Bytes>> =
+            (0..16).map(|_| Ok(bytes::Bytes::from(vec![round; 65536]))).collect();
+        let content = Box::pin(futures_util::stream::iter(content));
+        sandbox.upload(&path(&format!("file-{round}")), UserName::User, content).await.unwrap();
+        // Several at a time, one that leaves something behind, one that fails.
+        let lines = [
+            "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done",
+            "cat file-* | sha256sum; (true) &",
+            "exit 3",
+        ];
+        let runs = lines.map(|line| sandbox.execute(ExecRequest::shell(line)));
+        for result in futures_util::future::join_all(runs).await {
+            let result = result.unwrap();
+            let ending = execs.wait(result.exec).await.unwrap();
+            assert_eq!(ending.usage, result.usage, "there is one truth about it");
+            parts += ending.usage.cpu_us.unwrap();
+        }
+        let stats = control.stats().await.unwrap();
+        assert_eq!(parts + stats.besides_cpu_us.unwrap(), stats.cpu_us.unwrap(), "round {round}: {stats:?}");
+    }
+    assert_eq!(execs.list().await.unwrap().len(), 12);
+    assert!(execs.start(ExecRequest::argv(["no-such-command"])).await.is_err());
+
+    // With nothing left inside the counters stand still, and what we are told is what they say.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let stats = loop {
+        assert!(std::time::Instant::now() < until, "something is left inside");
+        let (before, stats) = (counter(&house, &*sandbox, "cpu.stat"), control.stats().await.unwrap());
+        if stats.processes == Some(0) && counter(&house, &*sandbox, "cpu.stat") == before {
+            if let Some(text) = &before {
+                assert_eq!(stats.cpu_us, Some(usage_usec(text)));
+            }
+            break stats;
+        }
+    };
+    if let Some(files) = counter(&house, &*sandbox, "files/cpu.stat") {
+        assert!(usage_usec(&files) > 0 && stats.besides_cpu_us.unwrap() >= usage_usec(&files), "{stats:?}");
+    }
+    assert!(stats.memory_byte_seconds.is_some() && stats.disk_byte_seconds.is_some(), "{stats:?}");
+
+    // What it had used can be had when it is over.
+    let running = execs.start(ExecRequest::shell("echo ready; while :; do :; done")).await.unwrap();
+    while !matches!(running.next().await.unwrap(), Some(ExecEvent::Output { .. })) {}
+    control.kill().await.unwrap();
+    let last = control.info().await.unwrap().stats.expect("the monitor left word");
+    assert_eq!(parts + last.besides_cpu_us.unwrap(), last.cpu_us.unwrap());
+    assert!(last.cpu_us > stats.cpu_us && last.memory_byte_seconds >= stats.memory_byte_seconds, "{last:?}");
+    assert_eq!(last.executions, 0);
+    sandbox.cleanup().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_counts_for_as_long_as_it_is_held() {
+    let house = House::new();
+    let sandbox = house.jail().create(SandboxSpec::default()).await.unwrap();
+    let control = sandbox.control().unwrap();
+    let hold = "import time; held = bytearray(64 << 20); print('held', flush=True); time.sleep(600)";
+    let request = ExecRequest::argv(["python3", "-c", hold]);
+    let running = sandbox.execs().unwrap().start(request).await.unwrap();
+    while !matches!(running.next().await.unwrap(), Some(ExecEvent::Output { .. })) {}
+    let (begin, from) = (control.stats().await.unwrap(), std::time::Instant::now());
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let least = from.elapsed();
+    let end = control.stats().await.unwrap();
+    let counted = end.memory_byte_seconds.unwrap() - begin.memory_byte_seconds.unwrap();
+    // All that time at least that much was held; whatever else the sandbox holds comes on top.
+    let held = (64u128 << 20) * least.as_micros() / 1_000_000;
+    assert!(u128::from(counted) >= held, "{counted} of at least {held}");
     sandbox.cleanup().await.unwrap();
 }

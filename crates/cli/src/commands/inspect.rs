@@ -6,6 +6,7 @@ use super::Context;
 use crate::args::InspectArgs;
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
+use crate::print::json;
 use crate::print::table::{count, moment, size, span};
 use crate::wiring;
 
@@ -13,9 +14,10 @@ pub(crate) async fn inspect(context: &Context, args: InspectArgs) -> Result<Stat
     let id: SandboxId = args.id.parse()?;
     let provider = wiring::lasting(context.home.clone())?;
     let sandbox = provider.open(&id).await?;
-    let info = sandbox.control()?.info().await?;
-    // One that has ended has neither, and is still worth describing.
-    let stats = sandbox.control()?.stats().await.ok();
+    let mut info = sandbox.control()?.info().await?;
+    // One that has ended is still worth describing: by what it left word of.
+    let left = info.stats.take();
+    let stats = sandbox.control()?.stats().await.ok().or(left);
     let execs = match sandbox.execs() {
         Ok(execs) => execs.list().await.unwrap_or_default(),
         Err(_) => Vec::new(),
@@ -24,7 +26,7 @@ pub(crate) async fn inspect(context: &Context, args: InspectArgs) -> Result<Stat
         context.printer.object(&serde_json::json!({
             "sandbox": info,
             "capabilities": provider.capabilities(),
-            "stats": stats,
+            "stats": stats.as_ref().map(json::stats),
             "executions": execs,
         }))?;
         return Ok(Status::SUCCESS);
@@ -65,7 +67,7 @@ fn describe(
             size(stats.peak_memory_bytes),
             count(stats.processes),
             size(stats.disk_bytes),
-            count(stats.cpu_ms)
+            count(stats.cpu_us.map(|us| us / 1000))
         );
         lines.push(("uses", used));
     }

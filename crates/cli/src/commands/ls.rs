@@ -21,6 +21,8 @@ pub(crate) async fn ls(context: &Context, args: LsArgs) -> Result<Status, Failur
 async fn sandboxes(context: &Context, all: bool) -> Result<Status, Failure> {
     let mut infos = wiring::lasting(context.home.clone())?.list().await?;
     infos.retain(|info| all || info.state.is_alive());
+    // `inspect` tells them.
+    infos.iter_mut().for_each(|info| info.stats = None);
     if context.printer.json {
         context.printer.object(&serde_json::json!({ "sandboxes": infos }))?;
     } else if context.printer.quiet {
@@ -115,6 +117,7 @@ mod tests {
             spec,
             created_ms: 1000,
             remaining: Some(Duration::from_secs(250)),
+            stats: None,
             losses: Vec::new(),
         };
         let printer = Printer { to_terminal: true, ..Printer::default() };

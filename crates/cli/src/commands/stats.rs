@@ -5,6 +5,7 @@ use belljar_core::{SandboxId, SandboxStats};
 use super::Context;
 use crate::args::StatsArgs;
 use crate::outcome::{Failure, Status};
+use crate::print::json;
 use crate::print::table::{count, size, table};
 use crate::wiring;
 
@@ -29,8 +30,10 @@ pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, 
         }
     }
     if context.printer.json {
-        let objects: Vec<_> =
-            all.iter().map(|(id, stats)| serde_json::json!({ "sandbox_id": id, "stats": stats })).collect();
+        let objects: Vec<_> = all
+            .iter()
+            .map(|(id, stats)| serde_json::json!({ "sandbox_id": id, "stats": json::stats(stats) }))
+            .collect();
         context.printer.object(&serde_json::json!({ "sandboxes": objects }))?;
     } else {
         let rows: Vec<_> = all.iter().map(|(id, stats)| row(id, stats)).collect();
@@ -43,7 +46,7 @@ pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, 
 fn row(id: &SandboxId, stats: &SandboxStats) -> Vec<String> {
     vec![
         id.to_string(),
-        count(stats.cpu_ms),
+        count(stats.cpu_us.map(|us| us / 1000)),
         size(stats.memory_bytes),
         size(stats.peak_memory_bytes),
         count(stats.processes),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use belljar_core::{Error, ExecResult, Output, SandboxId, Usage};
+use belljar_core::{Error, ExecResult, Output, SandboxId, SandboxStats, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -25,9 +25,42 @@ pub(crate) struct Execution<'a> {
     stderr_gap: u64,
     duration_ms: f64,
     start_ms: f64,
-    usage: Usage,
+    usage: Figures,
     oom_kills: Option<u64>,
     sandbox_id: &'a SandboxId,
+}
+
+/// What an execution used.
+#[derive(Debug, Serialize)]
+struct Figures {
+    cpu_ms: Option<u64>,
+    peak_memory_bytes: Option<u64>,
+    read_bytes: Option<u64>,
+    write_bytes: Option<u64>,
+    processes: Option<u64>,
+}
+
+impl From<Usage> for Figures {
+    fn from(usage: Usage) -> Self {
+        let Usage { cpu_us, peak_memory_bytes, read_bytes, write_bytes, processes } = usage;
+        // Something is never told as nothing.
+        let cpu_ms = cpu_us.map(|us| us.div_ceil(1000));
+        Self { cpu_ms, peak_memory_bytes, read_bytes, write_bytes, processes }
+    }
+}
+
+/// What a sandbox uses, with processor time in milliseconds.
+pub(crate) fn stats(stats: &SandboxStats) -> Value {
+    let mut object = serde_json::json!(stats);
+    if let Value::Object(fields) = &mut object {
+        for (name, ms, us) in
+            [("cpu_us", "cpu_ms", stats.cpu_us), ("besides_cpu_us", "besides_cpu_ms", stats.besides_cpu_us)]
+        {
+            fields.remove(name);
+            fields.insert(ms.into(), us.map(|us| us / 1000).into());
+        }
+    }
+    object
 }
 
 impl<'a> Execution<'a> {
@@ -48,7 +81,7 @@ impl<'a> Execution<'a> {
             stderr_gap: result.stderr.gap,
             duration_ms: milliseconds(result.duration),
             start_ms: milliseconds(launch + result.start),
-            usage: result.usage,
+            usage: Figures::from(result.usage),
             oom_kills: result.oom_kills,
             sandbox_id,
         }
@@ -111,7 +144,7 @@ mod tests {
             stderr: Output::default(),
             start: Duration::from_micros(1500),
             duration: Duration::from_millis(20),
-            usage: Usage { cpu_ms: Some(3), ..Usage::default() },
+            usage: Usage { cpu_us: Some(2001), ..Usage::default() },
             oom_kills: Some(0),
         }
     }
@@ -133,6 +166,14 @@ mod tests {
             "oom_kills": 0, "sandbox_id": "bj-aaaaaaaaaaaaa",
         });
         assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn processor_time_of_sandboxes_is_told_in_milliseconds() {
+        let object = stats(&SandboxStats { cpu_us: Some(12_345), executions: 2, ..SandboxStats::default() });
+        assert_eq!((&object["cpu_ms"], &object["executions"]), (&Value::from(12), &Value::from(2)));
+        assert_eq!(object["besides_cpu_ms"], Value::Null, "unknown is unknown");
+        assert!(object.get("cpu_us").is_none() && object.get("besides_cpu_us").is_none());
     }
 
     #[test]

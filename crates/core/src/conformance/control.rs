@@ -42,7 +42,7 @@ async fn stats_tell_something(trial: &Trial<'_>) -> Outcome {
     let sandbox = trial.sandbox().await?;
     shell(&*sandbox, "echo work").await?;
     let stats = sandbox.control()?.stats().await?;
-    let figures = [stats.cpu_ms, stats.memory_bytes, stats.peak_memory_bytes, stats.processes];
+    let figures = [stats.cpu_us, stats.memory_bytes, stats.peak_memory_bytes, stats.processes];
     // Walls without limits, as without root: the kernel has no group there in which it could count.
     let capabilities = trial.provider.capabilities();
     let counted = capabilities.has(Capability::Limits) || !capabilities.has(Capability::Isolation);

@@ -32,7 +32,7 @@ impl Running {
             }
         }
         self.privileged = None;
-        write_ended(&self.spool, SandboxState::Lost);
+        write_ended(&self.spool, SandboxState::Lost, None);
         let _ = fs::remove_file(self.plan.state_dir.join(SOCKET_FILE));
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_core::{Error, ErrorCode, SandboxState, Termination, Usage};
+use belljar_core::{Error, ErrorCode, SandboxState, SandboxStats, Termination, Usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -56,7 +56,9 @@ impl Service {
             client.link.queue(&answer(&last));
             client.role = Role::Closing;
         }
-        write_ended(&self.given.spool, state);
+        // Everyone inside is dead, and the counters are still there: the launcher waits for our end.
+        let stats = self.stats();
+        write_ended(&self.given.spool, state, Some(stats));
         while !self.clients.is_empty() && boottime() < until {
             if self.pump() {
                 continue;
@@ -91,9 +93,9 @@ fn wait_until_readable(fd: &OwnedFd, until: Duration) {
 }
 
 /// Leaves word of how the sandbox ended, unless there is some already.
-pub(crate) fn write_ended(spool: impl AsFd, state: SandboxState) {
+pub(crate) fn write_ended(spool: impl AsFd, state: SandboxState, stats: Option<SandboxStats>) {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(spool, ENDED_FILE, flags, Mode::from_raw_mode(0o600)) else { return };
-    let text = serde_json::to_vec(&Ended { state }).unwrap_or_default();
+    let text = serde_json::to_vec(&Ended { state, stats }).unwrap_or_default();
     let _ = io::Write::write_all(&mut std::fs::File::from(file), &text);
 }

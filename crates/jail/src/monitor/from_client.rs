@@ -2,8 +2,7 @@
 
 use belljar_core::wire::{self, Frame, FrameKind};
 use belljar_core::{
-    Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, SandboxSpec, SandboxState, SandboxStats,
-    Stdin, Wall,
+    Error, ErrorCode, ExecId, ExecRequest, OutputMode, Position, SandboxSpec, SandboxState, Stdin, Wall,
 };
 
 use super::client::Role;
@@ -116,6 +115,7 @@ impl Service {
                 self.finish(client, &Answer::Executions(list));
             }
             Request::File(request) => {
+                self.look_at_meters();
                 let conversation = self.next_file;
                 self.next_file = self.next_file.checked_add(1).unwrap_or(FIRST_FILE_CONVERSATION);
                 self.guest.queue(&Frame::control(conversation, &wire::Request::File(request)));
@@ -193,6 +193,7 @@ impl Service {
             peak_is_ours,
         };
         self.executions.insert(id, execution);
+        self.look_at_meters();
         let spawn = wire::Spawn {
             command: request.command,
             cwd: request.cwd,
@@ -275,26 +276,9 @@ impl Service {
         self.finish(client, &reply);
     }
 
-    pub(super) fn status(&self) -> Answer {
-        let usage = self.given.probe.as_ref().map(Probe::read);
-        let disk_bytes = self
-            .given
-            .disk
-            .as_ref()
-            .and_then(|disk| rustix::fs::fstatvfs(disk).ok())
-            .map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_frsize);
-        let stats = SandboxStats {
-            cpu_ms: usage.as_ref().and_then(|usage| usage.cpu_usec).map(|us| us / 1000),
-            memory_bytes: usage.as_ref().and_then(|usage| usage.memory_current),
-            peak_memory_bytes: usage.as_ref().and_then(|usage| usage.memory_peak),
-            processes: usage.as_ref().and_then(|usage| usage.pids_current),
-            oom_kills: usage.as_ref().and_then(|usage| usage.oom_kills),
-            disk_bytes,
-            executions: self.executions.values().filter(|execution| execution.outcome.is_none()).count()
-                as u32,
-        };
+    pub(super) fn status(&mut self) -> Answer {
         let remaining = self.deadline.saturating_sub(self.life_clock());
-        Answer::Status { state: self.state(), remaining, stats }
+        Answer::Status { state: self.state(), remaining, stats: self.stats() }
     }
 
     /// Says the last word to a client.
@@ -327,6 +311,7 @@ impl Service {
                 self.grant(exec.0, client.owed);
             }
             Role::Files { conversation, .. } => {
+                self.look_at_meters();
                 self.guest.queue(&Frame::control(conversation, &wire::Request::Kill));
             }
             Role::New | Role::Waits { .. } | Role::AwaitsPause | Role::AwaitsEnd | Role::Closing => {}

@@ -13,7 +13,6 @@ use super::link::Presence;
 use super::{
     FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer, stream_number,
 };
-use crate::cgroup::Probe;
 use crate::control::{Answer, CONVERSATION};
 
 impl Service {
@@ -133,7 +132,19 @@ impl Service {
     }
 
     pub(super) fn on_exit(&mut self, id: u32, exit: &Exit) {
-        let now = self.given.probe.as_ref().map(Probe::read);
+        // Once is enough; and a second word of it would be counted twice.
+        if self.executions.get(&id).is_none_or(|execution| execution.outcome.is_some()) {
+            return;
+        }
+        let (now, _) = self.look_at_meters();
+        let claimed = Usage {
+            cpu_us: exit.cpu_us,
+            peak_memory_bytes: None,
+            read_bytes: exit.read_bytes,
+            write_bytes: exit.write_bytes,
+            processes: exit.processes,
+        };
+        let usage = self.usage_to_tell(claimed, now.as_ref());
         let Some(execution) = self.executions.get_mut(&id) else { return };
         let oom_kills = match (now.as_ref().and_then(|usage| usage.oom_kills), execution.oom_baseline) {
             (Some(now), Some(before)) => Some(now.saturating_sub(before)),
@@ -142,13 +153,7 @@ impl Service {
         let peak = now.and_then(|usage| usage.memory_peak).filter(|_| execution.peak_is_ours);
         execution.outcome = Some(Outcome {
             termination: termination(exit, oom_kills),
-            usage: Usage {
-                cpu_ms: exit.cpu_us.map(|us| us.div_ceil(1000)),
-                peak_memory_bytes: peak,
-                read_bytes: exit.read_bytes,
-                write_bytes: exit.write_bytes,
-                processes: exit.processes,
-            },
+            usage: Usage { peak_memory_bytes: peak, ..usage },
             duration: Duration::from_micros(exit.duration_us),
             oom_kills,
         });

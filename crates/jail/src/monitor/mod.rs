@@ -9,6 +9,7 @@ mod from_client;
 mod from_guest;
 mod input;
 mod link;
+mod meters;
 mod pause;
 mod pump;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use rustix::net::{SocketFlags, accept_with};
 use self::client::{Client, Role};
 use self::execution::Execution;
 use self::link::Link;
+use self::meters::Meters;
 use self::pause::Pause;
 use crate::cgroup::{Freezer, Probe};
 use crate::control::{Answer, CONVERSATION};
@@ -106,6 +108,7 @@ struct Service {
     pause: Pause,
     /// How often it was asked for.
     pauses: u32,
+    meters: Meters,
     clients: BTreeMap<u64, Client>,
     executions: BTreeMap<u32, Execution>,
     /// The keys of executions that are forgotten otherwise, the oldest first.
@@ -130,6 +133,7 @@ impl Service {
             deadline: given.deadline,
             pause: Pause::Not,
             pauses: 0,
+            meters: Meters::default(),
             clients: BTreeMap::new(),
             executions: BTreeMap::new(),
             old_keys: VecDeque::new(),
@@ -148,11 +152,14 @@ impl Service {
         let mut behind = false;
         loop {
             self.see_to_pause();
+            self.see_to_meters();
             let now = self.life_clock();
             if now >= self.deadline {
                 return Ok(SandboxState::Expired);
             }
-            let patience = if self.deaf { DEAF } else { LONGEST_WAIT }.min(self.pause_patience());
+            let patience = if self.deaf { DEAF } else { LONGEST_WAIT }
+                .min(self.pause_patience())
+                .min(self.meter_patience());
             let ready = self.wait(if behind { Duration::ZERO } else { patience.min(self.deadline - now) })?;
             self.deaf = false;
             if ready.guest.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && !self.hear_guest() {

@@ -312,6 +312,7 @@ impl Control for FakeSandbox {
             created_ms: self.created_ms,
             remaining: state.is_alive().then(|| life.remaining()),
             losses: Vec::new(),
+            stats: None,
         })
     }
 

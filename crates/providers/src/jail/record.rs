@@ -135,9 +135,9 @@ fn is_held(path: &Path) -> bool {
 }
 
 /// How a sandbox ended, as its monitor left word.
-pub(super) fn ended(directory: &Path) -> SandboxState {
-    read_json::<Ended>(&directory.join(SPOOL_DIR).join(ENDED_FILE))
-        .map_or(SandboxState::Lost, |ended| ended.state)
+pub(super) fn ended(directory: &Path) -> Ended {
+    read_json(&directory.join(SPOOL_DIR).join(ENDED_FILE))
+        .unwrap_or(Ended { state: SandboxState::Lost, stats: None })
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -10,7 +10,7 @@ use belljar_core::{
     ByteStream, Control, Error, ErrorCode, ExecRequest, ExecResult, Execs, FilePath, Files, ProviderName,
     Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats, UserName,
 };
-use belljar_jail::control::{Answer, Request};
+use belljar_jail::control::{Answer, Ended, Request};
 use belljar_jail::sweep;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -200,7 +200,7 @@ pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
     let state_dir = &door.state_dir;
     let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
     let built = built(state_dir).unwrap_or_default();
-    let (mut state, mut remaining) = (SandboxState::Running, None);
+    let (mut state, mut remaining, mut stats) = (SandboxState::Running, None, None);
     if is_alive(state_dir) {
         match door.ask(Request::Status).await {
             Ok(Answer::Status { state: said, remaining: left, .. }) => {
@@ -211,7 +211,7 @@ pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
             _ => {}
         }
     } else {
-        state = ended(state_dir);
+        Ended { state, stats } = ended(state_dir);
     }
     Ok(SandboxInfo {
         id: lease.id,
@@ -221,6 +221,7 @@ pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
         created_ms: lease.created_ms,
         remaining,
         losses: built.losses,
+        stats,
     })
 }
 

@@ -432,6 +432,7 @@ impl Control for LocalSandbox {
             created_ms: self.inner.created_ms,
             remaining: (state == SandboxState::Running).then_some(remaining),
             losses: LOSSES.map(str::to_owned).to_vec(),
+            stats: None,
         })
     }
 
