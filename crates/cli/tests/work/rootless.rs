@@ -298,3 +298,18 @@ fn a_command_that_kills_its_keeper_does_not_outlive_it() {
     assert!(!said.contains("sleep 1000"), "{said}");
     somebody.ok(&["rm", "-f", &id]);
 }
+
+#[test]
+fn pausing_is_refused_with_a_plain_reason_and_not_declared() {
+    let somebody = Somebody::new();
+    let id = somebody.ok(&["create"]).trim().to_owned();
+    let error = &somebody.json(&["pause", &id])["error"];
+    assert_eq!(error["code"], "unsupported", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("without root"), "{error}");
+    let inspected = somebody.json(&["inspect", &id]);
+    let abilities = inspected["capabilities"].as_array().unwrap();
+    assert!(!abilities.iter().any(|ability| ability == "pause"), "{abilities:?}");
+    assert_eq!(inspected["sandbox"]["state"], "running");
+    // Nothing was stopped.
+    somebody.ok(&["exec", &id, "--", "true"]);
+}

@@ -38,7 +38,7 @@ impl Probe {
     /// Reads all counters.
     pub fn read(&self) -> Usage {
         Usage {
-            memory_current: self.0.memory_current.read(),
+            memory_current: self.memory_current(),
             memory_peak: self.0.memory_peak.read(),
             oom_kills: self.oom_kills(),
             cpu_usec: self.0.cpu_usec.read(),
@@ -47,6 +47,11 @@ impl Probe {
             read_bytes: self.0.read_bytes.read(),
             write_bytes: self.0.write_bytes.read(),
         }
+    }
+
+    /// Reads the one counter.
+    pub fn memory_current(&self) -> Option<u64> {
+        self.0.memory_current.read()
     }
 
     /// Reads the one counter.

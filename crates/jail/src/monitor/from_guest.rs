@@ -136,7 +136,7 @@ impl Service {
         if self.executions.get(&id).is_none_or(|execution| execution.outcome.is_some()) {
             return;
         }
-        let (now, _) = self.look_at_meters();
+        let (now, _) = self.read_meters();
         let claimed = Usage {
             cpu_us: exit.cpu_us,
             peak_memory_bytes: None,

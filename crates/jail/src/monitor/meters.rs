@@ -66,12 +66,21 @@ impl Meters {
 
 impl Service {
     /// Looks at what is held now. Called when something happens, so that it counts from then on.
-    pub(super) fn look_at_meters(&mut self) -> (Option<cgroup::Usage>, Option<u64>) {
-        let usage = self.given.probe.as_ref().map(Probe::read);
-        let disk = self.given.disk.as_ref().and_then(|disk| rustix::fs::fstatvfs(disk).ok());
-        let disk = disk.map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_frsize);
+    pub(super) fn look_at_meters(&mut self) {
+        let memory = self.given.probe.as_ref().and_then(Probe::memory_current);
+        self.meters.look(boottime(), memory, self.disk_bytes());
+    }
+
+    /// The same, with everything else that the kernel counts.
+    pub(super) fn read_meters(&mut self) -> (Option<cgroup::Usage>, Option<u64>) {
+        let (usage, disk) = (self.given.probe.as_ref().map(Probe::read), self.disk_bytes());
         self.meters.look(boottime(), usage.and_then(|usage| usage.memory_current), disk);
         (usage, disk)
+    }
+
+    fn disk_bytes(&self) -> Option<u64> {
+        let disk = rustix::fs::fstatvfs(self.given.disk.as_ref()?).ok()?;
+        Some((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
     }
 
     /// How long to wait for things to happen, as far as meters are concerned.
@@ -99,7 +108,7 @@ impl Service {
 
     /// Everything about what the sandbox uses, read at one moment.
     pub(super) fn stats(&mut self) -> SandboxStats {
-        let (usage, disk_bytes) = self.look_at_meters();
+        let (usage, disk_bytes) = self.read_meters();
         let usage = usage.unwrap_or_default();
         let running = self.executions.values().filter(|execution| execution.outcome.is_none()).count();
         SandboxStats {
