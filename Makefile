@@ -43,6 +43,7 @@ fuzz-short: test-tools ## The same, a minute for each target
 
 soak: build ## Ten thousand sandboxes made and ended, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar
+	@BELLJAR_ENGINE_SEEDS=200 cargo test --locked --release -p belljar --test engine -- killed_at_random
 
 # Measuring takes root, whoever builds.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)

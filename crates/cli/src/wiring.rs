@@ -1,26 +1,84 @@
 //! The only file that names the providers: which rungs there are, and what they are built from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, Provider, ProviderName, Result};
+use belljar_engine::service::{Client, Lock, Reception};
+use belljar_engine::store::Sqlite;
+use belljar_engine::{Config, Engine};
 use belljar_providers::doctor;
 pub(crate) use belljar_providers::doctor::{Area, Check, Status as Health};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
 use belljar_providers::local::Local;
 
-/// The provider of this name. Those whose sandboxes outlive a command keep them in the data directory `home`.
-pub(crate) fn provider(name: ProviderName, home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
+/// The provider of this name. Those whose sandboxes outlive a command keep them in the data directory `home`; where an
+/// engine serves that, it is asked to do everything.
+pub(crate) async fn provider(name: ProviderName, home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
     match name {
-        ProviderName::Jail => Ok(Box::new(Jail::new(Home::open(home)?)?)),
+        ProviderName::Jail => {
+            let home = Home::open(home)?;
+            match Client::find(home.path()).await? {
+                Some(engine) => Ok(Box::new(engine)),
+                None => Ok(Box::new(Jail::new(home)?)),
+            }
+        }
         ProviderName::Local => Ok(Box::new(Local::new())),
         ProviderName::Fake => Err(Error::new(ErrorCode::InvalidArgument, "the `fake` provider is for tests")),
     }
 }
 
 /// The provider whose sandboxes outlive the command that made them.
-pub(crate) fn lasting(home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
-    provider(ProviderName::Jail, home)
+pub(crate) async fn lasting(home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
+    provider(ProviderName::Jail, home).await
+}
+
+/// The engine that serves the data directory.
+pub(crate) async fn engine(home: Option<PathBuf>) -> Result<Client> {
+    let home = Home::open(home)?;
+    Client::find(home.path()).await?.ok_or_else(|| {
+        Error::new(ErrorCode::NotFound, format!("no engine serves {}", home.path().display()))
+            .hint("start one with `belljar engine`")
+    })
+}
+
+/// An engine of our own, the only one of its data directory for as long as the lock is held.
+pub(crate) async fn new_engine(
+    home: Option<PathBuf>,
+    config: Config,
+) -> Result<(Engine, Lock, Reception, PathBuf)> {
+    let home = Home::open(home)?;
+    let lock = Lock::take(home.path())?;
+    // Before sandboxes are taken over: whoever comes meanwhile waits, and does not go past us.
+    let reception = Reception::open(home.path())?;
+    let store = Sqlite::open(&database(home.path())).await?;
+    let path = home.path().to_owned();
+    let provider = |epoch| Ok(Arc::new(Jail::new(home)?.with_epoch(epoch)) as Arc<dyn Provider>);
+    let engine = Engine::start(Arc::new(store), provider, config).await?;
+    Ok((engine, lock, reception, path))
+}
+
+/// Where an engine keeps what it remembers.
+fn database(home: &Path) -> PathBuf {
+    home.join("engine.db")
+}
+
+/// The database of a data directory, whether or not an engine serves it.
+pub(crate) async fn store(home: Option<PathBuf>) -> Result<Sqlite> {
+    let path = database(Home::open(home)?.path());
+    if !path.exists() {
+        return Err(Error::new(ErrorCode::NotFound, "no engine has ever served this data directory")
+            .hint("`belljar engine` starts one"));
+    }
+    Ok(Sqlite::open(&path).await?)
+}
+
+/// Puts a copy of the database in its place. No engine may serve the data directory meanwhile.
+pub(crate) async fn restore(home: Option<PathBuf>, from: &Path) -> Result<()> {
+    let home = Home::open(home)?;
+    let _lock = Lock::take(home.path())?;
+    Ok(Sqlite::restore(from, &database(home.path())).await?)
 }
 
 /// Tries everything that the walls need on this host.

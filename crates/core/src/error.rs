@@ -41,13 +41,17 @@ pub enum ErrorCode {
     Version,
     /// Contact with the sandbox was lost; what happened to the call is not known.
     Lost,
+    /// There is no room now; the error says when to try again.
+    Overloaded,
+    /// It cannot be done now, and can be later.
+    Unavailable,
     /// A fault of ours.
     Internal,
 }
 
 impl ErrorCode {
     /// Every code, for the documentation and its test.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::AlreadyExists,
@@ -62,6 +66,8 @@ impl ErrorCode {
         Self::Fenced,
         Self::Version,
         Self::Lost,
+        Self::Overloaded,
+        Self::Unavailable,
         Self::Internal,
     ];
 
@@ -82,6 +88,8 @@ impl ErrorCode {
             Self::Fenced => "fenced",
             Self::Version => "version",
             Self::Lost => "lost",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
             Self::Internal => "internal",
         }
     }
@@ -105,18 +113,28 @@ pub struct Error {
     /// What to do next, when there is something to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// When it is worth trying again, in milliseconds from now, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Error {
     /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None }
+        Self { code, message: message.into(), hint: None, retry_after_ms: None }
     }
 
     /// The same error with a next step.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error with a time after which it is worth trying again.
+    #[must_use]
+    pub fn retry_after(mut self, span: std::time::Duration) -> Self {
+        self.retry_after_ms = u64::try_from(span.as_millis()).ok();
         self
     }
 

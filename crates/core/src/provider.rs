@@ -317,4 +317,7 @@ pub trait Control: Send + Sync {
 
     /// Ends every process at once; the record of it stays until [`Sandbox::cleanup`].
     async fn kill(&self) -> Result<()>;
+
+    /// Waits until the sandbox has ended, and says how. Nothing of it runs any more then.
+    async fn ended(&self) -> Result<SandboxState>;
 }

@@ -91,6 +91,8 @@ pub enum Request {
     Fence,
     /// Ends the sandbox; `Done` once every process is dead.
     Kill,
+    /// Only waits for that; `Done` once every process is dead.
+    AwaitEnd,
 }
 
 /// What a monitor answers.

@@ -5,8 +5,11 @@
 
 pub mod doctor;
 pub mod fake;
+pub mod frames;
 pub mod home;
 pub mod jail;
 pub mod local;
 mod names;
 pub mod template;
+
+pub use names::new_id;

@@ -11,6 +11,14 @@ pub(crate) fn taken(id: &SandboxId) -> Error {
         .hint("remove it with `belljar rm -f`, or let the new one be given a name of its own")
 }
 
+/// A name that nobody has.
+pub fn new_id() -> Result<SandboxId> {
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
+    Ok(SandboxId::from_random(random))
+}
+
 /// Names in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names(Arc<Mutex<BTreeSet<SandboxId>>>);

@@ -18,8 +18,9 @@ pub(crate) use place::Place;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
-    AttachArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, ExecArgs, ExtendArgs, Global, InspectArgs,
-    KillArgs, LogsArgs, LsArgs, PauseArgs, ResumeArgs, RmArgs, RunArgs, StatsArgs, Verb,
+    AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EngineArgs, EventsArgs, ExecArgs,
+    ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, PauseArgs, RestoreArgs, ResumeArgs, RmArgs,
+    RunArgs, StatsArgs, UsageArgs, Verb,
 };
 
 /// What came of reading the command line.

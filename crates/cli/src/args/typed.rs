@@ -78,6 +78,11 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     Kill(KillArgs),
     Rm(RmArgs),
+    Engine(EngineArgs),
+    Events(EventsArgs),
+    Usage(UsageArgs),
+    Backup(BackupArgs),
+    Restore(RestoreArgs),
     /// Explain what this host can and cannot do, by trying it
     ///
     /// Every kernel feature and program that the walls need is tried, not looked up. Exits with 1 when one is missing.
@@ -368,6 +373,90 @@ pub(crate) struct RmArgs {
     /// The sandboxes; with --force there may be none
     #[arg(value_name = "ID", required_unless_present = "force")]
     pub(crate) ids: Vec<String>,
+}
+
+/// Serve this data directory: remember sessions, let them in when there is room, keep their log
+///
+/// While an engine serves a data directory every other command goes through it: what is done is written down before and
+/// after, and survives whatever happens to the engine. It may be killed at any moment; the next one takes over the
+/// sandboxes that run. Without an engine the same commands work, and nobody remembers.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar engine
+  belljar engine --room 200 --line 1000 --keep 7d")]
+pub(crate) struct EngineArgs {
+    /// How many sandboxes there is room for at once
+    #[arg(long, value_name = "N", default_value = "2400")]
+    pub(crate) room: String,
+    /// How many requests may wait for room at once
+    #[arg(long, value_name = "N", default_value = "10000")]
+    pub(crate) line: String,
+    /// How long a request waits for room
+    #[arg(long, value_name = "SPAN", default_value = "60s")]
+    pub(crate) patience: String,
+    /// How long what has ended is remembered
+    #[arg(long, value_name = "SPAN", default_value = "24h")]
+    pub(crate) keep: String,
+    /// How many ended sandboxes are remembered at most
+    #[arg(long, value_name = "N", default_value = "10000")]
+    pub(crate) most: String,
+}
+
+/// Print what happened in a sandbox, as the engine wrote it down
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar events bj-k3m9x2p4q7w8z
+  belljar events --json --after 12 bj-k3m9x2p4q7w8z
+  belljar events --follow bj-k3m9x2p4q7w8z")]
+pub(crate) struct EventsArgs {
+    /// Go on until the sandbox has ended
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only what came after the entry with this number
+    #[arg(long, value_name = "SEQ", default_value = "0")]
+    pub(crate) after: String,
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// Print what ended sandboxes used, and what that costs
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar usage
+  belljar usage --json --tenant local")]
+pub(crate) struct UsageArgs {
+    /// Whose
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub(crate) tenant: String,
+}
+
+/// Copy what the engine remembers to a file, while everything goes on
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar backup monday.db")]
+pub(crate) struct BackupArgs {
+    /// The file; it must not exist
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Put a copy back that `belljar backup` made; no engine may be running
+///
+/// Sandboxes that run and are not in the copy are taken over by the next engine; those in the copy that no longer run have
+/// ended as `lost`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar restore monday.db")]
+pub(crate) struct RestoreArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
 }
 
 /// Print a completion script for a shell

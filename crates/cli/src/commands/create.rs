@@ -20,7 +20,7 @@ pub(crate) async fn create(context: &Context, args: CreateArgs) -> Result<Status
         .hint("use `belljar run --provider local`, or leave `--provider` out")
         .into());
     }
-    let provider = wiring::provider(name, context.home.clone())?;
+    let provider = wiring::provider(name, context.home.clone()).await?;
     let mut interrupts = Interrupts::new()?;
     let sandbox = interrupts.guard(provider.create(spec)).await?;
     let span = tracing::error_span!("create", sandbox = %sandbox.id());

@@ -12,7 +12,7 @@ use crate::wiring;
 
 pub(crate) async fn inspect(context: &Context, args: InspectArgs) -> Result<Status, Failure> {
     let id: SandboxId = args.id.parse()?;
-    let provider = wiring::lasting(context.home.clone())?;
+    let provider = wiring::lasting(context.home.clone()).await?;
     let sandbox = provider.open(&id).await?;
     let mut info = sandbox.control()?.info().await?;
     // One that has ended is still worth describing: by what it left word of.

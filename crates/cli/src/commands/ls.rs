@@ -19,7 +19,7 @@ pub(crate) async fn ls(context: &Context, args: LsArgs) -> Result<Status, Failur
 }
 
 async fn sandboxes(context: &Context, all: bool) -> Result<Status, Failure> {
-    let mut infos = wiring::lasting(context.home.clone())?.list().await?;
+    let mut infos = wiring::lasting(context.home.clone()).await?.list().await?;
     infos.retain(|info| all || info.state.is_alive());
     // `inspect` tells them.
     infos.iter_mut().for_each(|info| info.stats = None);

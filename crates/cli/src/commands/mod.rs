@@ -5,6 +5,7 @@ mod completions;
 mod cp;
 mod create;
 mod doctor;
+mod engine;
 mod exec;
 mod inspect;
 mod kill;
@@ -36,7 +37,7 @@ pub(crate) struct Context {
 impl Context {
     /// Finds a sandbox that an earlier command made.
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
-        wiring::lasting(self.home.clone())?.open(id).await
+        wiring::lasting(self.home.clone()).await?.open(id).await
     }
 }
 
@@ -58,6 +59,11 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Resume(args) => pause::resume(&context, args).await,
         Verb::Kill(args) => kill::kill(&context, args).await,
         Verb::Rm(args) => rm::rm(&context, args).await,
+        Verb::Engine(args) => engine::engine(&context, args).await,
+        Verb::Events(args) => engine::events(&context, args).await,
+        Verb::Usage(args) => engine::usage(&context, args).await,
+        Verb::Backup(args) => engine::backup(&context, args).await,
+        Verb::Restore(args) => engine::restore(&context, args).await,
         Verb::Doctor => doctor::doctor(&context).await,
         Verb::Completions(args) => completions::completions(&context, args),
         Verb::Version => completions::version(&context),

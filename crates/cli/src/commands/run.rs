@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(context: &Context, args: RunArgs) -> Result<Status, Failure> {
     let plan = args.plan()?;
-    let provider = wiring::provider(plan.provider, context.home.clone())?;
+    let provider = wiring::provider(plan.provider, context.home.clone()).await?;
     one_shot(context, provider.as_ref(), plan, &mut Outlet::standard()).await
 }
 

@@ -10,7 +10,7 @@ use crate::print::table::{count, size, table};
 use crate::wiring;
 
 pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, Failure> {
-    let provider = wiring::lasting(context.home.clone())?;
+    let provider = wiring::lasting(context.home.clone()).await?;
     let ids: Vec<SandboxId> = match &args.id {
         Some(id) => vec![id.parse()?],
         None => {

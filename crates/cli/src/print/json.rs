@@ -96,7 +96,11 @@ pub(crate) fn line(object: &impl Serialize) -> Result<String, Failure> {
 
 /// An error as an object; `hint` is null when there is none.
 pub(crate) fn error(error: &Error) -> Value {
-    serde_json::json!({ "code": error.code, "message": error.message, "hint": error.hint })
+    let mut object = serde_json::json!({ "code": error.code, "message": error.message, "hint": error.hint });
+    if let Some(after) = error.retry_after_ms {
+        object["retry_after_ms"] = after.into();
+    }
+    object
 }
 
 /// Milliseconds with three decimals.

@@ -147,6 +147,7 @@ impl Service {
                 self.set_role(client, Role::AwaitsEnd);
                 self.ending = Some(SandboxState::Killed);
             }
+            Request::AwaitEnd => self.set_role(client, Role::AwaitsEnd),
         }
     }
 

@@ -144,7 +144,7 @@ impl Provider for Fake {
         Capabilities::of(&[Capability::Control, Capability::Pause])
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
         if spec.template != "host" {
             let name = spec.template.escape_debug();
@@ -153,8 +153,8 @@ impl Provider for Fake {
                 format!("the `fake` provider has no template `{name}`"),
             ));
         }
-        let (id, name) = match &spec.id {
-            Some(id) => (id.clone(), self.names.take(id)?),
+        let (id, name) = match spec.id.take() {
+            Some(id) => (id.clone(), self.names.take(&id)?),
             None => self.mint(),
         };
         Ok(Arc::new(FakeSandbox::new(id, name, spec, self.programs.clone())))

@@ -352,4 +352,16 @@ impl Control for FakeSandbox {
         self.end();
         Ok(())
     }
+
+    async fn ended(&self) -> Result<SandboxState> {
+        let mut life = self.life.subscribe();
+        loop {
+            let now = *life.borrow_and_update();
+            if !now.state().is_alive() {
+                return Ok(now.state());
+            }
+            // Its time may be over without anybody doing anything.
+            let _ = tokio::time::timeout(now.remaining(), life.changed()).await;
+        }
+    }
 }

@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_core::wire::{Decoder, Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
+use belljar_core::wire::{Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
 use belljar_core::{Error, ErrorCode, Result};
 use belljar_jail::control::{Answer, CONVERSATION, Open, PROTOCOL, Request, SOCKET_FILE};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::frames::{self, FrameReceiver, FrameSender};
 
 /// What a monitor sends.
 #[derive(Debug)]
@@ -22,19 +22,11 @@ pub(super) enum Incoming {
 
 /// The half that is read.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    half: OwnedReadHalf,
-    decoder: Decoder,
-    buffer: Vec<u8>,
-}
+pub(super) struct Receiver(FrameReceiver);
 
 /// The half that is written.
 #[derive(Debug)]
-pub(super) struct Sender {
-    half: OwnedWriteHalf,
-    /// What a call that was dropped midway left; it goes first, so that frames stay whole.
-    unsent: Vec<u8>,
-}
+pub(super) struct Sender(FrameSender);
 
 /// The way to a sandbox's monitor, and the engine in whose name one comes, if any.
 #[derive(Clone, Debug)]
@@ -50,8 +42,8 @@ impl Door {
         // By descriptor, because the path may be longer than a socket address can hold.
         let directory = File::open(state_dir).map_err(|error| unreachable(state_dir, &error))?;
         let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
-        let (read, write) = connect(&path, state_dir).await?.into_split();
-        let mut sender = Sender { half: write, unsent: Vec::new() };
+        let (sender, receiver) = frames::split(connect(&path, state_dir).await?);
+        let mut sender = Sender(sender);
         let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, epoch: *epoch, request });
         if frame.payload.len() > MAX_CONTROL {
             return Err(Error::new(
@@ -62,7 +54,7 @@ impl Door {
         }
         // A monitor that refuses has said why before it closed.
         let _ = sender.send(&frame).await;
-        Ok((sender, Receiver { half: read, decoder: Decoder::new(MAX_CONTROL), buffer: Vec::new() }))
+        Ok((sender, Receiver(receiver)))
     }
 
     /// Asks for something that has one answer, which a monitor gives at once.
@@ -108,12 +100,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Sender {
     async fn send(&mut self, frame: &Frame) -> Result<()> {
-        frame.encode(&mut self.unsent);
-        while !self.unsent.is_empty() {
-            let count = self.half.write(&self.unsent).await.map_err(|_| lost())?;
-            self.unsent.drain(..count);
-        }
-        Ok(())
+        self.0.send(frame).await.map_err(|_| lost())
     }
 
     /// Sends input; an empty piece ends it.
@@ -131,18 +118,9 @@ impl Sender {
 impl Receiver {
     /// What comes next; `None` when the monitor closed. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Result<Option<Incoming>> {
-        loop {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) => return incoming(frame).map(Some),
-                Ok(None) => {}
-                Err(error) => return Err(Error::new(ErrorCode::Internal, format!("monitor: {error}"))),
-            }
-            self.buffer.clear();
-            self.buffer.reserve(MAX_DATA);
-            match self.half.read_buf(&mut self.buffer).await {
-                Ok(0) | Err(_) => return Ok(None),
-                Ok(_) => self.decoder.feed(&self.buffer),
-            }
+        match self.0.next().await {
+            Ok(frame) => frame.map(incoming).transpose(),
+            Err(error) => Err(Error::new(ErrorCode::Internal, format!("monitor: {error}"))),
         }
     }
 }

@@ -31,6 +31,7 @@ use self::programs::Programs;
 use self::record::{Lease, Remains, is_alive, remains};
 use self::sandbox::{Jailed, Tie, blocking, info};
 use crate::home::{Home, problem};
+use crate::names::new_id;
 use crate::template::{self, Template, TemplateError};
 
 /// A launch that takes longer has failed; the launcher itself gives up a little earlier.
@@ -184,8 +185,8 @@ impl Provider for Jail {
         spec.limits = spec.limits.fitted();
         // It begins while we make the sandbox's directory and look for the template.
         let mut launcher = self.nursery.fork_launcher()?;
-        let id = match &spec.id {
-            Some(id) => id.clone(),
+        let id = match spec.id.take() {
+            Some(id) => id,
             None => new_id()?,
         };
         let state_dir = self.home.sandbox(&id);
@@ -261,11 +262,4 @@ fn is_listed(directory: &Path) -> bool {
             false
         }
     }
-}
-
-fn new_id() -> Result<SandboxId> {
-    let mut random = [0; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Error::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
-    Ok(SandboxId::from_random(random))
 }

@@ -261,6 +261,21 @@ impl Control for JailControl {
         self.door.ask(Request::Fence).await.map(drop)
     }
 
+    async fn ended(&self) -> Result<SandboxState> {
+        let mut pause = Duration::from_millis(1);
+        while is_alive(&self.door.state_dir) {
+            // It is heard of when the guest is dead, or the monitor; what the launcher does then takes a moment.
+            if let Ok((_sender, mut receiver)) = self.door.open(Request::AwaitEnd).await {
+                let _ = receiver.next().await;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+        // Whoever removed the record asked for the end.
+        let there = self.door.state_dir.exists();
+        Ok(if there { ended(&self.door.state_dir).state } else { SandboxState::Killed })
+    }
+
     async fn kill(&self) -> Result<()> {
         end(&self.door, self.tie.as_deref()).await?;
         let state_dir = self.door.state_dir.clone();

@@ -52,7 +52,7 @@ impl Provider for Local {
         Capabilities::of(&[Capability::Stream, Capability::Stdin, Capability::Signal, Capability::Control])
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
         if spec.template != "host" {
             return Err(Error::new(
@@ -61,8 +61,8 @@ impl Provider for Local {
             )
             .hint("use `host`, or another provider"));
         }
-        let id = match &spec.id {
-            Some(id) => id.clone(),
+        let id = match spec.id.take() {
+            Some(id) => id,
             None => SandboxId::from_random(random_bytes()?),
         };
         let name = self.names.take(&id)?;

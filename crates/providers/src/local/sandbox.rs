@@ -461,4 +461,14 @@ impl Control for LocalSandbox {
         self.inner.end(SandboxState::Killed).await;
         Ok(())
     }
+
+    async fn ended(&self) -> Result<SandboxState> {
+        loop {
+            let state = self.inner.life().state;
+            match state {
+                SandboxState::Running => tokio::time::sleep(Duration::from_millis(50)).await,
+                state => return Ok(state),
+            }
+        }
+    }
 }

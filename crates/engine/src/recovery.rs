@@ -1,0 +1,222 @@
+//! After a crash: what the log says is compared with what is there, and each session goes on, or ends, accordingly.
+
+use std::sync::Arc;
+
+use belljar_core::{Control, ErrorCode, ExecInfo, Result, Sandbox, SandboxInfo, SandboxState, SandboxStats};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::engine::Shared;
+use crate::event::Happening;
+use crate::live::{Live, key_of, lost};
+use crate::session::{EndReason, Session, SessionRequest, SessionState};
+use crate::store::{Accepted, ExecState, Execution, accepted};
+
+/// How many sessions are looked at side by side.
+const AT_ONCE: usize = 16;
+
+impl Shared {
+    /// Takes over every session that has not ended, and every sandbox that no session knows.
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<()> {
+        let sessions = self.store.alive().await?;
+        stream::iter(sessions)
+            .map(|session| async move { self.take_over(session).await })
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<Vec<()>>()
+            .await?;
+        for found in self.provider.list().await? {
+            self.notice_one(&found).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes over a sandbox that was made without us while we were starting.
+    pub(crate) async fn notice(self: &Arc<Self>, sandbox: &dyn Sandbox) -> Result<()> {
+        match look_at(sandbox).await {
+            Some(info) => self.notice_one(&info).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for one that is described.
+    pub(crate) async fn notice_one(self: &Arc<Self>, info: &SandboxInfo) -> Result<()> {
+        let ours = || self.live().contains_key(&info.id);
+        if !info.state.is_alive() || info.spec.tied_to_creator || ours() {
+            return Ok(());
+        }
+        self.found(info.clone()).await
+    }
+
+    async fn take_over(self: &Arc<Self>, session: Session) -> Result<()> {
+        let id = &session.id;
+        let sandbox = match self.provider.open(id).await {
+            Ok(sandbox) => Some(sandbox),
+            Err(error) if error.code == ErrorCode::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let info = match &sandbox {
+            Some(sandbox) => look_at(&**sandbox).await,
+            None => None,
+        };
+        let alive = info.as_ref().is_some_and(|info| info.state.is_alive());
+        match (session.state, sandbox) {
+            // Nobody was told that it runs, and perhaps it was never made.
+            (SessionState::Queued, _) | (SessionState::Creating, None) => {
+                self.close(id, EndReason::Interrupted, None).await?
+            }
+            (SessionState::Creating, Some(sandbox)) if !alive => {
+                sandbox.cleanup().await?;
+                self.close(id, EndReason::Interrupted, None).await?;
+            }
+            (SessionState::Creating, Some(sandbox)) => {
+                self.record(id, &[Happening::Created]).await?;
+                self.adopt(&session, sandbox, info).await?;
+            }
+            (SessionState::Running | SessionState::Paused, Some(sandbox)) if alive => {
+                self.adopt(&session, sandbox, info).await?;
+            }
+            (SessionState::Ending { reason }, Some(sandbox)) => {
+                sandbox.control()?.kill().await?;
+                self.settle(&session, &*sandbox).await;
+                self.close(id, reason, final_stats(&*sandbox).await).await?;
+            }
+            (_, Some(sandbox)) => {
+                self.settle(&session, &*sandbox).await;
+                let state = info.map_or(SandboxState::Lost, |info| info.state);
+                self.close(id, EndReason::from(state), final_stats(&*sandbox).await).await?;
+            }
+            (_, None) => self.close(id, EndReason::Lost, None).await?,
+        }
+        Ok(())
+    }
+
+    /// Goes on with a session whose sandbox lives.
+    async fn adopt(
+        self: &Arc<Self>,
+        session: &Session,
+        sandbox: Arc<dyn Sandbox>,
+        info: Option<SandboxInfo>,
+    ) -> Result<()> {
+        let control = sandbox.control()?;
+        // From here on nothing that the engine before us has sent can begin.
+        if let Err(error) = control.fence().await {
+            return self.gone_meanwhile(session, &*sandbox, control, error).await;
+        }
+        let mut news = vec![Happening::Adopted { epoch: self.epoch }];
+        // The log lags behind by what was done just before the end.
+        match (session.state, info.map(|info| info.state)) {
+            (SessionState::Running, Some(SandboxState::Paused)) => news.push(Happening::Paused),
+            (SessionState::Paused, Some(SandboxState::Running)) => news.push(Happening::Resumed),
+            _ => {}
+        }
+        for transfer in self.store.open_transfers(&session.id).await? {
+            news.push(Happening::TransferInterrupted { transfer });
+        }
+        let known = self.store.executions(&session.id).await?;
+        let inside = sandbox.execs()?.list().await?;
+        let mut watched = Vec::new();
+        for execution in known.iter().filter(|execution| !execution.state.is_over()) {
+            match find(execution, &inside) {
+                Found::Inside(info) => {
+                    if execution.state == ExecState::Accepted {
+                        news.push(Happening::ExecStarted { exec: execution.exec, inside: info.exec });
+                    }
+                    watched.push((execution.exec, info.exec));
+                }
+                Found::NeverStarted => news.push(Happening::ExecInterrupted { exec: execution.exec }),
+                Found::Forgotten => news.push(lost(execution.exec)),
+            }
+        }
+        self.record(&session.id, &news).await?;
+        let last = known.last().map_or(0, |execution| execution.exec);
+        let live = self.keep(session, sandbox, self.room(), last, self.last_transfer(session).await?);
+        for (exec, inside) in watched {
+            self.watch(&live, exec, inside, Live::busy(&live));
+        }
+        Ok(())
+    }
+
+    /// The number after which transfers are counted on: those that are over are not kept, but the log's length is larger.
+    async fn last_transfer(&self, session: &Session) -> Result<u64> {
+        Ok(self.store.last_event(&session.id).await?.unwrap_or(0))
+    }
+
+    async fn gone_meanwhile(
+        &self,
+        session: &Session,
+        sandbox: &dyn Sandbox,
+        control: &dyn Control,
+        error: belljar_core::Error,
+    ) -> Result<()> {
+        match control.info().await {
+            Ok(info) if info.state.is_alive() => Err(error),
+            Ok(info) => {
+                self.settle(session, sandbox).await;
+                Ok(self.close(&session.id, EndReason::from(info.state), info.stats).await?)
+            }
+            Err(_) => Ok(self.close(&session.id, EndReason::Lost, None).await?),
+        }
+    }
+
+    /// Writes down what is known of the executions of a sandbox that has ended.
+    async fn settle(&self, session: &Session, sandbox: &dyn Sandbox) {
+        let Ok(known) = self.store.executions(&session.id).await else { return };
+        let Ok(execs) = sandbox.execs() else { return };
+        let inside = execs.list().await.unwrap_or_default();
+        for execution in known.iter().filter(|execution| !execution.state.is_over()) {
+            let Found::Inside(info) = find(execution, &inside) else { continue };
+            let mut news = Vec::new();
+            if execution.state == ExecState::Accepted {
+                news.push(Happening::ExecStarted { exec: execution.exec, inside: info.exec });
+            }
+            if let Ok(ending) = execs.wait(info.exec).await {
+                news.push(Happening::ExecFinished {
+                    exec: execution.exec,
+                    termination: ending.termination,
+                    duration_us: u64::try_from(ending.duration.as_micros()).ok(),
+                    meter: crate::live::meter_of(&ending.usage),
+                });
+            }
+            let _ = self.record(&session.id, &news).await;
+        }
+    }
+
+    /// A sandbox that was made without an engine becomes a session.
+    async fn found(self: &Arc<Self>, info: SandboxInfo) -> Result<()> {
+        let sandbox = self.provider.open(&info.id).await?;
+        let request = SessionRequest { spec: info.spec.clone(), ..SessionRequest::default() };
+        let session = accepted(info.id.clone(), info.provider, request, info.created_ms);
+        if let Accepted::New(mut session) = self.store.accept(self.epoch, &session).await? {
+            self.record(&session.id, &[Happening::Admitted, Happening::Created]).await?;
+            session.state = SessionState::Running;
+            self.adopt(&session, sandbox, Some(info)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What a sandbox that has ended had used.
+pub(crate) async fn final_stats(sandbox: &dyn Sandbox) -> Option<SandboxStats> {
+    look_at(sandbox).await?.stats
+}
+
+async fn look_at(sandbox: &dyn Sandbox) -> Option<SandboxInfo> {
+    sandbox.control().ok()?.info().await.ok()
+}
+
+/// Where an execution of the log is.
+enum Found<'a> {
+    Inside(&'a ExecInfo),
+    /// The sandbox knows all that ever ran in it, and this did not.
+    NeverStarted,
+    /// The sandbox has forgotten some of what ran in it, perhaps this.
+    Forgotten,
+}
+
+fn find<'a>(execution: &Execution, inside: &'a [ExecInfo]) -> Found<'a> {
+    let key = key_of(execution.exec, &execution.request);
+    if let Some(info) = inside.iter().find(|info| info.key.as_deref() == Some(&key)) {
+        return Found::Inside(info);
+    }
+    let forgets = inside.first().is_some_and(|first| first.exec.0 > 1);
+    if forgets || execution.state == ExecState::Running { Found::Forgotten } else { Found::NeverStarted }
+}

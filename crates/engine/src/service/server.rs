@@ -1,0 +1,385 @@
+//! Who answers.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
+use belljar_core::{
+    ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, Provider, Result, Sandbox, Stream,
+};
+use belljar_providers::frames::{self, FrameReceiver, FrameSender};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use rustix::fs::{FlockOperation, flock};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+use super::{Answer, Ask, CONVERSATION, Open, Operation, PROTOCOL, SOCKET_FILE};
+use crate::engine::{Engine, gone};
+
+/// How many entries go into one answer.
+const ENTRIES: usize = 500;
+/// How long a caller may take to say what it wants.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
+/// Held by the one engine of a data directory.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
+
+impl Lock {
+    /// Takes the lock; refuses if another engine has it.
+    pub fn take(home: &Path) -> Result<Self> {
+        let path = home.join("engine.lock");
+        let trouble = |error: io::Error| {
+            Error::new(ErrorCode::Internal, format!("cannot use {}: {error}", path.display()))
+        };
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(trouble)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(Error::new(ErrorCode::AlreadyExists, format!("another engine serves {}", home.display()))
+                    .hint("stop that one first, or choose another data directory with --home"))
+            }
+            Err(error) => Err(trouble(error.into())),
+        }
+    }
+}
+
+/// Where callers come in. From its making on they can connect, and wait until they are served.
+#[derive(Debug)]
+pub struct Reception(UnixListener);
+
+impl Reception {
+    /// Opens the door of a data directory.
+    pub fn open(home: &Path) -> Result<Self> {
+        let path = home.join(SOCKET_FILE);
+        let trouble = |error: io::Error| {
+            Error::new(ErrorCode::Internal, format!("cannot listen on {}: {error}", path.display()))
+        };
+        // Whoever made it held the lock that we hold now.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(trouble)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(trouble)?;
+        Ok(Self(listener))
+    }
+
+    /// Serves callers until the future is dropped. Only our own user, and root, are let in.
+    pub async fn serve(&self, engine: &Engine) {
+        let we = rustix::process::geteuid().as_raw();
+        loop {
+            let (socket, _) = match self.0.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, most likely: those who are here will leave.
+                    tracing::warn!(%error, "cannot take in a caller");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            match socket.peer_cred() {
+                Ok(peer) if peer.uid() == we || peer.uid() == 0 => {
+                    tokio::spawn(converse(engine.clone(), socket));
+                }
+                Ok(peer) => tracing::warn!(user = peer.uid(), "a stranger was turned away"),
+                Err(error) => tracing::warn!(%error, "a caller without a name was turned away"),
+            }
+        }
+    }
+}
+
+/// One caller.
+struct Caller {
+    sender: FrameSender,
+    receiver: FrameReceiver,
+}
+
+impl Caller {
+    async fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        self.sender.send(&Frame::control(CONVERSATION, answer)).await
+    }
+
+    async fn data(&mut self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        for piece in bytes.chunks(MAX_DATA) {
+            self.sender.send(&Frame::data(CONVERSATION, stream, piece)).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn converse(engine: Engine, socket: UnixStream) {
+    let (sender, receiver) = frames::split(socket);
+    let mut caller = Caller { sender, receiver };
+    let first = tokio::time::timeout(FIRST_WORD, caller.receiver.next()).await;
+    let Ok(Ok(Some(frame))) = first else { return };
+    let outcome = match frame.message::<Open>() {
+        Ok(open) if open.protocol == PROTOCOL => answer(&engine, open.ask, &mut caller).await,
+        Ok(open) => Err(Error::new(
+            ErrorCode::Version,
+            format!("the engine speaks protocol {PROTOCOL}, and its caller {}", open.protocol),
+        )
+        .hint("restart the engine with this version of Belljar")
+        .into()),
+        Err(error) => {
+            Err(Error::new(ErrorCode::Version, format!("cannot understand the caller: {error}")).into())
+        }
+    };
+    if let Err(Broken::Told(error)) = outcome {
+        let _ = caller.say(&Answer::Failed(error)).await;
+    }
+}
+
+/// Why an operation came to no answer.
+enum Broken {
+    /// The caller is to be told.
+    Told(Error),
+    /// The caller is gone.
+    Gone,
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self::Gone
+    }
+}
+
+async fn answer(engine: &Engine, ask: Ask, caller: &mut Caller) -> Result<(), Broken> {
+    let answer = match ask {
+        Ask::Hello => Answer::Welcome {
+            provider: engine.name(),
+            capabilities: engine.capabilities(),
+            epoch: engine.shared.epoch,
+        },
+        Ask::Create { request, hold } => {
+            let session = Engine::create(engine, *request).await?;
+            let id = session.id.clone();
+            let said = caller.say(&Answer::Session(Box::new(session))).await;
+            if hold {
+                if said.is_ok() {
+                    // It says nothing more; it is there, or it is gone.
+                    let _ = caller.receiver.next().await;
+                }
+                if let Ok(sandbox) = engine.open(&id).await {
+                    sandbox.cleanup().await?;
+                }
+            }
+            return Ok(said?);
+        }
+        Ask::List => Answer::Sandboxes(engine.list().await?),
+        Ask::Sessions(query) => Answer::Sessions(engine.sessions(&query).await?),
+        Ask::Session(id) => Answer::Session(Box::new(engine.session(&id).await?)),
+        Ask::Events { id, after, limit } => Answer::Events(engine.events(&id, after, limit).await?),
+        Ask::LastEvent(id) => Answer::Count(engine.last_event(&id).await?),
+        Ask::Used(tenant) => {
+            let (meter, cost) = engine.used(&tenant).await?;
+            Answer::Used { meter, cost }
+        }
+        Ask::Of { id, what } => {
+            let sandbox = match engine.open(&id).await {
+                // What we remember was there once.
+                Err(error) if error.code == ErrorCode::NotFound && !matches!(*what, Operation::Exists) => {
+                    engine.session(&id).await?;
+                    return match *what {
+                        Operation::Cleanup => Ok(caller.say(&Answer::Done).await?),
+                        _ => Err(gone().into()),
+                    };
+                }
+                opened => opened?,
+            };
+            operate(sandbox, *what, caller).await?
+        }
+    };
+    Ok(caller.say(&answer).await?)
+}
+
+async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller) -> Result<Answer, Broken> {
+    Ok(match what {
+        Operation::Exists => Answer::Exists(sandbox.provider()),
+        Operation::Info => Answer::Info(Box::new(sandbox.control()?.info().await?)),
+        Operation::Stats => Answer::Stats(sandbox.control()?.stats().await?),
+        Operation::Extend { ttl } => done(sandbox.control()?.extend(ttl).await)?,
+        Operation::Pause => done(sandbox.control()?.pause().await)?,
+        Operation::Resume => done(sandbox.control()?.resume().await)?,
+        Operation::Kill => done(sandbox.control()?.kill().await)?,
+        Operation::Cleanup => done(sandbox.cleanup().await)?,
+        Operation::Ended => Answer::State(sandbox.control()?.ended().await?),
+        Operation::Exec { request, kill_on_close } => {
+            let handle = sandbox.execs()?.start(request).await?;
+            return follow(&*sandbox, handle, kill_on_close, caller).await;
+        }
+        Operation::Attach { exec, from } => {
+            let handle = sandbox.execs()?.attach(exec, from).await?;
+            return follow(&*sandbox, handle, false, caller).await;
+        }
+        Operation::Wait { exec } => Answer::Finished(sandbox.execs()?.wait(exec).await?),
+        Operation::Executions => Answer::Executions(sandbox.execs()?.list().await?),
+        Operation::Signal { exec, signal } => done(sandbox.execs()?.signal(exec, signal).await)?,
+        Operation::Resize { exec, size } => done(sandbox.execs()?.resize(exec, size).await)?,
+        Operation::KillExec { exec } => done(sandbox.execs()?.kill(exec).await)?,
+        Operation::Upload { path, user } => {
+            Answer::Count(fed(caller, |content| sandbox.upload(&path, user, content)).await?)
+        }
+        Operation::Unpack { path, user } => {
+            let files = sandbox.files()?;
+            done(fed(caller, |content| files.unpack(&path, user, content)).await)?
+        }
+        Operation::Download { path, user } => give(sandbox.download(&path, user).await?, caller).await?,
+        Operation::Pack { path, user } => give(sandbox.files()?.pack(&path, user).await?, caller).await?,
+        Operation::Stat { path, user } => Answer::Entry(Box::new(sandbox.files()?.stat(&path, user).await?)),
+        Operation::ListFiles { path, user, depth } => {
+            let mut entries = sandbox.files()?.list(&path, user, depth).await?;
+            while !entries.is_empty() {
+                let rest = entries.split_off(entries.len().min(ENTRIES));
+                caller.say(&Answer::Entries(std::mem::replace(&mut entries, rest))).await?;
+            }
+            Answer::Done
+        }
+        Operation::MakeDir { path, user } => Answer::Made(sandbox.files()?.make_dir(&path, user).await?),
+        Operation::Rename { from, to, user } => done(sandbox.files()?.rename(&from, &to, user).await)?,
+        Operation::Remove { path, user } => done(sandbox.files()?.remove(&path, user).await)?,
+        Operation::Watch { path, user } => {
+            let mut changes = sandbox.files()?.watch(&path, user).await?;
+            caller.say(&Answer::Done).await?;
+            loop {
+                tokio::select! {
+                    change = changes.next() => match change {
+                        Some(change) => caller.say(&Answer::Changed(change?)).await?,
+                        None => return Ok(Answer::Done),
+                    },
+                    _ = caller.receiver.next() => return Err(Broken::Gone),
+                }
+            }
+        }
+    })
+}
+
+fn done(outcome: Result<()>) -> Result<Answer, Broken> {
+    outcome?;
+    Ok(Answer::Done)
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Does something with the bytes that the caller sends. A caller that goes away in the middle ends it with an error.
+async fn fed<T, F: Future<Output = Result<T>>>(
+    caller: &mut Caller,
+    work: impl FnOnce(ByteStream) -> F,
+) -> Result<T> {
+    let (sender, receiver) = mpsc::channel::<Result<Bytes>>(4);
+    let content = futures_util::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    });
+    let feed = async {
+        loop {
+            let piece = match caller.receiver.next().await {
+                Ok(Some(Frame { kind: FrameKind::Data(stream::INPUT), payload, .. }))
+                    if payload.is_empty() =>
+                {
+                    break;
+                }
+                Ok(Some(Frame { kind: FrameKind::Data(stream::INPUT), payload, .. })) => Ok(payload.into()),
+                _ => Err(Error::new(ErrorCode::Lost, "the caller went away before it had sent everything")),
+            };
+            let last = piece.is_err();
+            if sender.send(piece).await.is_err() || last {
+                break;
+            }
+        }
+        drop(sender);
+        // What was sent is being written; only that decides now.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        done = work(Box::pin(content)) => done,
+        () = feed => unreachable!("it waits for ever"),
+    }
+}
+
+/// Sends the caller a stream of bytes.
+async fn give(mut content: ByteStream, caller: &mut Caller) -> Result<Answer, Broken> {
+    while let Some(piece) = content.next().await {
+        caller.data(stream::OUTPUT, &piece?).await?;
+    }
+    Ok(Answer::Done)
+}
+
+/// Sends the caller what happens in an execution, and the execution what the caller sends.
+async fn follow(
+    sandbox: &dyn Sandbox,
+    handle: Box<dyn ExecHandle>,
+    kill_on_close: bool,
+    caller: &mut Caller,
+) -> Result<Answer, Broken> {
+    let Caller { sender, receiver } = caller;
+    let mut exec: Option<ExecId> = None;
+    let outcome = {
+        let input = async {
+            loop {
+                match receiver.next().await {
+                    Ok(Some(Frame { kind: FrameKind::Data(stream::INPUT), payload, .. })) => {
+                        // A command that reads no more is no reason to stop listening to it.
+                        let _ = handle.write(payload.into()).await;
+                    }
+                    _ => return,
+                }
+            }
+        };
+        tokio::select! {
+            outcome = tell(&*handle, sender, &mut exec) => outcome,
+            () = input => Err(Broken::Gone),
+        }
+    };
+    if let (Err(Broken::Gone), Some(exec), true) = (&outcome, exec, kill_on_close) {
+        let _ = sandbox.execs()?.kill(exec).await;
+    }
+    outcome
+}
+
+async fn tell(
+    handle: &dyn ExecHandle,
+    sender: &mut FrameSender,
+    running: &mut Option<ExecId>,
+) -> Result<Answer, Broken> {
+    while let Some(event) = handle.next().await? {
+        let answer = match event {
+            ExecEvent::Started { exec, start } => {
+                *running = Some(exec);
+                Answer::Started { exec, start_us: micros(start) }
+            }
+            ExecEvent::Output { stream: which, bytes } => {
+                let number = if which == Stream::Stderr { stream::ERROR } else { stream::OUTPUT };
+                for piece in bytes.chunks(MAX_DATA) {
+                    sender.send(&Frame::data(CONVERSATION, number, piece)).await?;
+                }
+                continue;
+            }
+            ExecEvent::Gap { stream, bytes } => Answer::Gap { stream, bytes },
+            ExecEvent::Finished { termination, usage, duration, oom_kills } => {
+                *running = None;
+                return Ok(Answer::Finished(Ending { termination, usage, duration, oom_kills }));
+            }
+        };
+        sender.send(&Frame::control(CONVERSATION, &answer)).await?;
+    }
+    Err(Error::new(ErrorCode::Lost, "the execution ended without a word").into())
+}
