@@ -90,13 +90,17 @@ def fill():
     try:
         while len(held) < 100: held.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
     except OSError as error:
-        return len(held), errno.errorcode[error.errno], os.get_inheritable(held[0].fileno())
+        return len(held), errno.errorcode[error.errno], any(os.get_inheritable(one.fileno()) for one in held)
     return held
 count, name, inheritable = fill()
 print(4 <= count <= 32, name, inheritable, fill() == fill())
-children = [os.fork() for _ in range(3)]
-held = fill()
-if 0 in children: os._exit(0)
+children = []
+for _ in range(3):
+    children.append(os.fork())
+    if children[-1] == 0:
+        fill()
+        os._exit(0)
+fill()
 [os.waitpid(child, 0) for child in children]
 for kind in (socket.SOCK_STREAM, 77):
     try: socket.socket(socket.AF_NETLINK, kind, 0); print('opened', kind)
