@@ -331,6 +331,8 @@ impl Shared {
         if tokio::time::timeout(LAST_NEWS, live.until_quiet()).await.is_err() {
             tracing::warn!(session = %live.id, "executions did not say how they ended");
         }
+        // What is beginning has failed by now, and says so first.
+        *live.open.write().await = false;
         failpoint::pass("end.removed");
         let stats = crate::recovery::final_stats(&*live.sandbox).await;
         if let Err(error) = self.close(&live.id, reason, stats).await {

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belljar_core::{
-    Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, Result, Sandbox, SandboxId,
-    SandboxStats, Termination, Usage,
+    Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, Result, Sandbox,
+    SandboxId, SandboxStats, Termination, Usage,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::admission::Permit;
-use crate::engine::{Shared, joined};
+use crate::engine::{Shared, gone, joined};
 use crate::event::{Happening, TransferKind};
 use crate::failpoint;
 use crate::meter::{Amount, Meter};
@@ -29,6 +29,8 @@ pub(crate) struct Live {
     busy: AtomicUsize,
     execs: AtomicU64,
     transfers: AtomicU64,
+    /// Whether something can still begin. Held while it does, so that the end comes after it.
+    pub(crate) open: tokio::sync::RwLock<bool>,
     /// Executions whose end is not written down yet.
     unfinished: watch::Sender<usize>,
     over: watch::Sender<bool>,
@@ -85,6 +87,9 @@ pub(crate) fn meter_of_all(stats: &SandboxStats, executions: Meter) -> Meter {
     }
 }
 
+/// How long is waited for what a follower heard.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
 /// Counts as use for as long as it is held.
 pub(crate) struct Busy(Arc<Live>);
 
@@ -112,6 +117,7 @@ impl Live {
             busy: AtomicUsize::new(0),
             execs: AtomicU64::new(execs),
             transfers: AtomicU64::new(transfers),
+            open: tokio::sync::RwLock::new(true),
             unfinished: watch::Sender::new(0),
             over: watch::Sender::new(false),
             _permit: permit,
@@ -146,6 +152,8 @@ impl Live {
 /// An execution that the engine watches over.
 pub(crate) struct Watched {
     inner: Box<dyn ExecHandle>,
+    /// The end as it was heard here, for when nobody else could hear it any more.
+    heard: watch::Sender<Option<Ending>>,
     recorded: watch::Receiver<bool>,
 }
 
@@ -154,7 +162,8 @@ impl ExecHandle for Watched {
     /// What the caller is told of the end has been written down before.
     async fn next(&self) -> Result<Option<ExecEvent>> {
         let event = self.inner.next().await?;
-        if matches!(event, Some(ExecEvent::Finished { .. })) {
+        if let Some(ExecEvent::Finished { termination, usage, duration, oom_kills }) = event {
+            self.heard.send_replace(Some(Ending { termination, usage, duration, oom_kills }));
             let _ = self.recorded.clone().wait_for(|recorded| *recorded).await;
         }
         Ok(event)
@@ -182,6 +191,10 @@ impl Shared {
         live: &Arc<Live>,
         mut request: ExecRequest,
     ) -> Result<Box<dyn ExecHandle>> {
+        let open = live.open.read().await;
+        if !*open {
+            return Err(gone());
+        }
         let busy = live.busy();
         let exec = live.execs.fetch_add(1, Ordering::SeqCst) + 1;
         self.intend(&live.id, Happening::ExecAccepted { exec, request: Box::new(request.clone()) }).await?;
@@ -199,9 +212,10 @@ impl Shared {
                 failpoint::pass("exec.started");
                 self.record(&live.id, &[Happening::ExecStarted { exec, inside }]).await?;
                 failpoint::pass("exec.recorded");
-                let recorded = self.watch(live, exec, inside, busy);
+                let (heard, hears) = watch::channel(None);
+                let recorded = self.watch(live, exec, inside, busy, hears);
                 let first = Mutex::new(Some(ExecEvent::Started { exec: inside, start }));
-                Ok(Box::new(Replayed { first, inner: Watched { inner: handle, recorded } }))
+                Ok(Box::new(Replayed { first, inner: Watched { inner: handle, heard, recorded } }))
             }
             Err(error) => {
                 self.record(&live.id, &[Happening::ExecRefused { exec, error: error.clone() }]).await?;
@@ -217,6 +231,7 @@ impl Shared {
         exec: u64,
         inside: ExecId,
         busy: Busy,
+        mut hears: watch::Receiver<Option<Ending>>,
     ) -> watch::Receiver<bool> {
         let (done, recorded) = watch::channel(false);
         live.unfinished.send_modify(|count| *count += 1);
@@ -225,6 +240,14 @@ impl Shared {
             let ending = match live.sandbox.execs() {
                 Ok(execs) => execs.wait(inside).await,
                 Err(error) => Err(error),
+            };
+            // Its sandbox may have been removed before we could ask, and whoever follows it know more.
+            let ending = match ending {
+                Err(error) => match tokio::time::timeout(LAST_WORD, hears.wait_for(Option::is_some)).await {
+                    Ok(Ok(heard)) => heard.ok_or(error),
+                    _ => Err(error),
+                },
+                known => known,
             };
             failpoint::pass("exec.finished");
             let what = match ending {
@@ -257,6 +280,10 @@ impl Shared {
         path: String,
         work: impl Future<Output = Result<(T, Option<u64>)>>,
     ) -> Result<T> {
+        let open = live.open.read().await;
+        if !*open {
+            return Err(gone());
+        }
         let _busy = live.busy();
         let transfer = live.transfers.fetch_add(1, Ordering::SeqCst) + 1;
         self.intend(&live.id, Happening::Transfer { transfer, kind, path }).await?;

@@ -130,7 +130,8 @@ impl Shared {
         let last = known.last().map_or(0, |execution| execution.exec);
         let live = self.keep(session, sandbox, self.room(), last, self.last_transfer(session).await?);
         for (exec, inside) in watched {
-            self.watch(&live, exec, inside, Live::busy(&live));
+            let (_, nothing) = tokio::sync::watch::channel(None);
+            self.watch(&live, exec, inside, Live::busy(&live), nothing);
         }
         Ok(())
     }
