@@ -225,12 +225,7 @@ impl Shared {
         match self.admission.admit(tenant, patience).await {
             Ok(permit) => self.make(session, permit).await,
             Err(overloaded) => {
-                let error = Error::from(overloaded);
-                let reason = EndReason::QueueTimeout;
-                let ending = Happening::Ending { reason, error: Some(error.clone()) };
-                self.record(&session.id, &[ending, Happening::Ended { reason, meter: Meter::default() }])
-                    .await?;
-                Err(error)
+                Err(self.never_made(&session.id, EndReason::QueueTimeout, overloaded.into()).await)
             }
         }
     }
@@ -278,12 +273,16 @@ impl Shared {
                 self.keep(&session, sandbox, permit, 0, 0);
                 self.store.session(&id).await?.ok_or_else(|| unknown(&id))
             }
-            Err(error) => {
-                let reason = EndReason::Failed;
-                let ending = Happening::Ending { reason, error: Some(error.clone()) };
-                self.record(&id, &[ending, Happening::Ended { reason, meter: Meter::default() }]).await?;
-                Err(error)
-            }
+            Err(error) => Err(self.never_made(&id, EndReason::Failed, error).await),
+        }
+    }
+
+    /// Writes down that a session came to nothing; the answer is what its caller is told.
+    async fn never_made(&self, id: &SandboxId, reason: EndReason, error: Error) -> Error {
+        let ending = Happening::Ending { reason, error: Some(error.clone()) };
+        match self.record(id, &[ending, Happening::Ended { reason, meter: Meter::ZERO }]).await {
+            Ok(()) => error,
+            Err(unwritten) => unwritten.into(),
         }
     }
 
@@ -328,11 +327,11 @@ impl Shared {
 
     /// Writes down that a session is over. Its executions' watchers have the word before.
     async fn finish(self: &Arc<Self>, live: &Live, reason: EndReason) {
+        // What is beginning fails now, and says so first.
+        *live.open.write().await = false;
         if tokio::time::timeout(LAST_NEWS, live.until_quiet()).await.is_err() {
             tracing::warn!(session = %live.id, "executions did not say how they ended");
         }
-        // What is beginning has failed by now, and says so first.
-        *live.open.write().await = false;
         failpoint::pass("end.removed");
         let stats = crate::recovery::final_stats(&*live.sandbox).await;
         if let Err(error) = self.close(&live.id, reason, stats).await {

@@ -53,6 +53,16 @@ pub(crate) fn lost(exec: u64) -> Happening {
 /// What keys begin with that the engine gave, because its caller gave none.
 const OURS: &str = "belljar.engine.";
 
+/// How an execution ended.
+pub(crate) fn finished(exec: u64, ending: &Ending) -> Happening {
+    Happening::ExecFinished {
+        exec,
+        termination: ending.termination,
+        duration_us: u64::try_from(ending.duration.as_micros()).ok(),
+        meter: meter_of(&ending.usage),
+    }
+}
+
 /// The key by which a sandbox knows an execution.
 pub(crate) fn key_of(exec: u64, request: &ExecRequest) -> String {
     request.key.clone().unwrap_or_else(|| format!("{OURS}{exec}"))
@@ -64,7 +74,7 @@ pub(crate) fn hide_key(info: &mut ExecInfo) {
 }
 
 /// What an execution used.
-pub(crate) fn meter_of(usage: &Usage) -> Meter {
+fn meter_of(usage: &Usage) -> Meter {
     Meter {
         cpu_us: Amount::from(usage.cpu_us),
         read_bytes: Amount::from(usage.read_bytes),
@@ -150,8 +160,10 @@ impl Live {
 }
 
 /// An execution that the engine watches over.
-pub(crate) struct Watched {
+struct Watched {
     inner: Box<dyn ExecHandle>,
+    /// Its start, which was read ahead.
+    first: Mutex<Option<ExecEvent>>,
     /// The end as it was heard here, for when nobody else could hear it any more.
     heard: watch::Sender<Option<Ending>>,
     recorded: watch::Receiver<bool>,
@@ -161,6 +173,10 @@ pub(crate) struct Watched {
 impl ExecHandle for Watched {
     /// What the caller is told of the end has been written down before.
     async fn next(&self) -> Result<Option<ExecEvent>> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if first.is_some() {
+            return Ok(first);
+        }
         let event = self.inner.next().await?;
         if let Some(ExecEvent::Finished { termination, usage, duration, oom_kills }) = event {
             self.heard.send_replace(Some(Ending { termination, usage, duration, oom_kills }));
@@ -215,7 +231,7 @@ impl Shared {
                 let (heard, hears) = watch::channel(None);
                 let recorded = self.watch(live, exec, inside, busy, hears);
                 let first = Mutex::new(Some(ExecEvent::Started { exec: inside, start }));
-                Ok(Box::new(Replayed { first, inner: Watched { inner: handle, heard, recorded } }))
+                Ok(Box::new(Watched { inner: handle, first, heard, recorded }))
             }
             Err(error) => {
                 self.record(&live.id, &[Happening::ExecRefused { exec, error: error.clone() }]).await?;
@@ -251,12 +267,7 @@ impl Shared {
             };
             failpoint::pass("exec.finished");
             let what = match ending {
-                Ok(ending) => Happening::ExecFinished {
-                    exec,
-                    termination: ending.termination,
-                    duration_us: u64::try_from(ending.duration.as_micros()).ok(),
-                    meter: meter_of(&ending.usage),
-                },
+                Ok(ending) => finished(exec, &ending),
                 Err(error) => {
                     tracing::warn!(session = %live.id, exec, %error, "lost sight of an execution");
                     lost(exec)
@@ -310,26 +321,5 @@ impl Shared {
         failpoint::pass("resume.done");
         self.record(&live.id, &[Happening::Resumed]).await?;
         Ok(())
-    }
-}
-
-/// A handle whose first event was read ahead.
-struct Replayed {
-    first: Mutex<Option<ExecEvent>>,
-    inner: Watched,
-}
-
-#[async_trait]
-impl ExecHandle for Replayed {
-    async fn next(&self) -> Result<Option<ExecEvent>> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match first {
-            Some(event) => Ok(Some(event)),
-            None => self.inner.next().await,
-        }
-    }
-
-    async fn write(&self, input: Bytes) -> Result<()> {
-        self.inner.write(input).await
     }
 }

@@ -7,9 +7,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::engine::Shared;
 use crate::event::Happening;
-use crate::live::{Live, key_of, lost};
+use crate::live::{Live, finished, key_of, lost};
 use crate::session::{EndReason, Session, SessionRequest, SessionState};
-use crate::store::{Accepted, ExecState, Execution, accepted};
+use crate::store::{Accepted, ExecState, Execution, StoreError, accepted};
 
 /// How many sessions are looked at side by side.
 const AT_ONCE: usize = 16;
@@ -170,12 +170,7 @@ impl Shared {
                 news.push(Happening::ExecStarted { exec: execution.exec, inside: info.exec });
             }
             if let Ok(ending) = execs.wait(info.exec).await {
-                news.push(Happening::ExecFinished {
-                    exec: execution.exec,
-                    termination: ending.termination,
-                    duration_us: u64::try_from(ending.duration.as_micros()).ok(),
-                    meter: crate::live::meter_of(&ending.usage),
-                });
+                news.push(finished(execution.exec, &ending));
             }
             let _ = self.record(&session.id, &news).await;
         }
@@ -186,12 +181,15 @@ impl Shared {
         let sandbox = self.provider.open(&info.id).await?;
         let request = SessionRequest { spec: info.spec.clone(), ..SessionRequest::default() };
         let session = accepted(info.id.clone(), info.provider, request, info.created_ms);
-        if let Accepted::New(mut session) = self.store.accept(self.epoch, &session).await? {
-            self.record(&session.id, &[Happening::Admitted, Happening::Created]).await?;
-            session.state = SessionState::Running;
-            self.adopt(&session, sandbox, Some(info)).await?;
-        }
-        Ok(())
+        let mut session = match self.store.accept(self.epoch, &session).await {
+            Ok(Accepted::New(session)) => session,
+            // It is being made, or ended, or somebody else saw it first.
+            Ok(Accepted::Known(_)) | Err(StoreError::Taken(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        self.record(&session.id, &[Happening::Admitted, Happening::Created]).await?;
+        session.state = SessionState::Running;
+        self.adopt(&session, sandbox, Some(info)).await
     }
 }
 

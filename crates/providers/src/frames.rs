@@ -1,8 +1,12 @@
 //! Frames over a unix socket, in both directions at once.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use belljar_core::wire::{Decoder, Frame, MAX_CONTROL, MAX_DATA};
+use belljar_core::{Error, ErrorCode, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -23,6 +27,12 @@ pub struct FrameReceiver {
     buffer: Vec<u8>,
 }
 
+/// Connects to a socket in a directory. By descriptor, because the path may be longer than a socket address can hold.
+pub async fn connect_in(directory: &Path, socket: &str) -> io::Result<UnixStream> {
+    let directory = File::open(directory)?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{socket}", directory.as_raw_fd())).await
+}
+
 /// Both halves of a connection.
 pub fn split(socket: UnixStream) -> (FrameSender, FrameReceiver) {
     let (read, write) = socket.into_split();
@@ -31,6 +41,19 @@ pub fn split(socket: UnixStream) -> (FrameSender, FrameReceiver) {
 }
 
 impl FrameSender {
+    /// Sends the frame that says what is wanted. Whoever refuses it says why before closing, so that the answer tells.
+    pub async fn begin(&mut self, frame: &Frame) -> Result<()> {
+        if frame.payload.len() > MAX_CONTROL {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
+            )
+            .hint("send large content as a file or on standard input"));
+        }
+        let _ = self.send(frame).await;
+        Ok(())
+    }
+
     /// Sends a frame. If the future is dropped, the rest of the frame goes before the next one.
     pub async fn send(&mut self, frame: &Frame) -> io::Result<()> {
         frame.encode(&mut self.unsent);

@@ -30,6 +30,19 @@ pub mod stream {
     pub const OUTPUT: u8 = 1;
     /// Out of the sandbox: standard error.
     pub const ERROR: u8 = 2;
+
+    /// The number of an output.
+    pub fn number(output: crate::Stream) -> u8 {
+        match output {
+            crate::Stream::Stdout => OUTPUT,
+            crate::Stream::Stderr => ERROR,
+        }
+    }
+
+    /// The output of this number; what is not standard error is standard output.
+    pub fn output(number: u8) -> crate::Stream {
+        if number == ERROR { crate::Stream::Stderr } else { crate::Stream::Stdout }
+    }
 }
 
 /// The first message to the guest, on conversation 0: how this sandbox is made. The descriptors named here are

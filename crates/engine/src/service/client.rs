@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use belljar_core::wire::{Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
+use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
 use belljar_core::{
     ByteStream, Capabilities, Control, Ending, Entry, Error, ErrorCode, ExecEvent, ExecHandle, ExecId,
     ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, Position, Provider, ProviderName, PtySize,
-    Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, Stream,
-    UserName, WatchEvent,
+    Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, UserName,
+    WatchEvent,
 };
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
@@ -29,7 +29,7 @@ use crate::store::{Page, Query};
 /// An engine that serves a data directory.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    home: PathBuf,
     provider: ProviderName,
     capabilities: Capabilities,
     epoch: u64,
@@ -52,6 +52,12 @@ enum Incoming {
 }
 
 impl Talk {
+    async fn begin(socket: UnixStream, ask: Ask) -> Result<Self> {
+        let (mut sender, receiver) = frames::split(socket);
+        sender.begin(&Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, ask })).await?;
+        Ok(Self { sender, receiver })
+    }
+
     async fn next(&mut self) -> Result<Incoming> {
         incoming(self.receiver.next().await)
     }
@@ -101,16 +107,17 @@ macro_rules! expect {
 impl Client {
     /// The engine that serves this data directory; `None` if none does.
     pub async fn find(home: &Path) -> Result<Option<Self>> {
-        let socket = home.join(SOCKET_FILE);
-        let nobody =
-            Self { socket, provider: ProviderName::Jail, capabilities: Capabilities::default(), epoch: 0 };
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let (provider, capabilities) = (ProviderName::Jail, Capabilities::default());
+        let nobody = Self { home: home.to_owned(), provider, capabilities, epoch: 0 };
         for _ in 0..GREETINGS {
-            let greeted = match nobody.open(Ask::Hello).await {
-                Ok(mut talk) => talk.answer().await,
-                Err(error) => Err(error),
+            let socket = match frames::connect_in(home, SOCKET_FILE).await {
+                Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => return Ok(None),
+                connected => connected.map_err(|error| {
+                    Error::new(ErrorCode::Internal, format!("cannot reach the engine: {error}"))
+                })?,
             };
-            match greeted {
-                Err(error) if error.code == ErrorCode::NotFound => return Ok(None),
+            match Talk::begin(socket, Ask::Hello).await?.answer().await {
                 // It died in this moment. Another may come, or none.
                 Err(error) if error.code == ErrorCode::Lost => tokio::time::sleep(MOMENT).await,
                 greeted => {
@@ -127,36 +134,11 @@ impl Client {
         self.epoch
     }
 
+    /// Connects and asks. An engine that was there and is not any more is lost, not missing: what it was to look for may
+    /// well be there.
     async fn open(&self, ask: Ask) -> Result<Talk> {
-        use std::io::ErrorKind::{ConnectionRefused, NotFound};
-        // By descriptor, because the path may be longer than a socket address can hold.
-        let home = self.socket.parent().unwrap_or(Path::new("/"));
-        let connected = match std::fs::File::open(home) {
-            Ok(home) => {
-                let number = std::os::fd::AsRawFd::as_raw_fd(&home);
-                UnixStream::connect(format!("/proc/self/fd/{number}/{SOCKET_FILE}")).await
-            }
-            Err(error) => Err(error),
-        };
-        let socket = connected.map_err(|error| match error.kind() {
-            NotFound | ConnectionRefused => {
-                Error::new(ErrorCode::NotFound, "no engine serves this data directory")
-                    .hint("start one with `belljar engine`")
-            }
-            _ => Error::new(ErrorCode::Internal, format!("cannot reach the engine: {error}")),
-        })?;
-        let (mut sender, receiver) = frames::split(socket);
-        let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, ask });
-        if frame.payload.len() > MAX_CONTROL {
-            return Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
-            )
-            .hint("send large content as a file or on standard input"));
-        }
-        // An engine that refuses has said why before it closed.
-        let _ = sender.send(&frame).await;
-        Ok(Talk { sender, receiver })
+        let socket = frames::connect_in(&self.home, SOCKET_FILE).await.map_err(|_| lost())?;
+        Talk::begin(socket, ask).await
     }
 
     async fn ask(&self, ask: Ask) -> Result<Answer> {
@@ -335,8 +317,7 @@ impl Reading {
         }
         Ok(Some(match incoming(self.receiver.next().await)? {
             Incoming::Data { stream: number, bytes } => {
-                let stream = if number == stream::ERROR { Stream::Stderr } else { Stream::Stdout };
-                ExecEvent::Output { stream, bytes: bytes.into() }
+                ExecEvent::Output { stream: stream::output(number), bytes: bytes.into() }
             }
             Incoming::Answer(Answer::Started { exec, start_us }) => {
                 ExecEvent::Started { exec, start: Duration::from_micros(start_us) }

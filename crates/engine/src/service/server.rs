@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
 use belljar_core::{
-    ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, Provider, Result, Sandbox, Stream,
+    ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, Provider, Result, Sandbox,
 };
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
@@ -367,7 +367,7 @@ async fn tell(
                 Answer::Started { exec, start_us: micros(start) }
             }
             ExecEvent::Output { stream: which, bytes } => {
-                let number = if which == Stream::Stderr { stream::ERROR } else { stream::OUTPUT };
+                let number = stream::number(which);
                 for piece in bytes.chunks(MAX_DATA) {
                     sender.send(&Frame::data(CONVERSATION, number, piece)).await?;
                 }

@@ -10,9 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use super::client::Role;
 use super::execution::{Execution, Outcome, Sink, termination};
 use super::link::Presence;
-use super::{
-    FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer, stream_number,
-};
+use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer};
 use crate::control::{Answer, CONVERSATION};
 
 impl Service {
@@ -68,7 +66,7 @@ impl Service {
 
     /// Output goes to the client that takes it directly, or is kept.
     pub(super) fn on_output(&mut self, frame: &Frame, number: u8) {
-        let stream = if number == wire::stream::ERROR { Stream::Stderr } else { Stream::Stdout };
+        let stream = wire::stream::output(number);
         let Some(Execution { sink, passed, .. }) = self.executions.get(&frame.id) else { return };
         match sink {
             Sink::Client(client) if self.follows(*client, ExecId(frame.id)) => {
@@ -100,7 +98,7 @@ impl Service {
             execution.sink = sink;
         }
         execution.keep(stream, &frame.payload);
-        self.guest.queue(&Frame::credit(id, stream_number(stream), frame.payload.len() as u32));
+        self.guest.queue(&Frame::credit(id, wire::stream::number(stream), frame.payload.len() as u32));
     }
 
     /// Lets the guest send again what a client has taken, or never will.

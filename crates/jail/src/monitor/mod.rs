@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_core::wire::{self, Frame};
-use belljar_core::{Error, ErrorCode, ExecId, SandboxState, Stream, Wall};
+use belljar_core::{Error, ErrorCode, ExecId, SandboxState, Wall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -292,13 +292,6 @@ pub(crate) fn guest_deadline(deadline: Duration) -> u64 {
 
 fn answer(answer: &Answer) -> Frame {
     Frame::control(CONVERSATION, answer)
-}
-
-fn stream_number(stream: Stream) -> u8 {
-    match stream {
-        Stream::Stdout => wire::stream::OUTPUT,
-        Stream::Stderr => wire::stream::ERROR,
-    }
 }
 
 fn no_such_execution(exec: ExecId) -> Error {

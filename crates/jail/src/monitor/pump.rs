@@ -1,11 +1,11 @@
 //! Moving bytes: from spools to those who follow them, from queues to sockets, and credit back to the guest.
 
-use belljar_core::wire::Frame;
+use belljar_core::wire::{self, Frame};
 use belljar_core::{Error, ErrorCode, Stream};
 
 use super::client::Role;
 use super::execution::{Execution, Outcome, Sink};
-use super::{CLIENT_BUFFER, Service, answer, no_such_execution, stream_number};
+use super::{CLIENT_BUFFER, Service, answer, no_such_execution};
 use crate::control::{Answer, CONVERSATION};
 use crate::spool::Piece;
 
@@ -83,7 +83,7 @@ impl Service {
             while client.link.pending() < CLIENT_BUFFER {
                 match reader.next(spool) {
                     Ok(Some(Piece::Bytes(stream, bytes))) => {
-                        client.link.queue(&Frame::data(CONVERSATION, stream_number(stream), &bytes));
+                        client.link.queue(&Frame::data(CONVERSATION, wire::stream::number(stream), &bytes));
                     }
                     Ok(Some(Piece::Gap(stream, bytes))) => {
                         client.link.queue(&answer(&Answer::Gap { stream, bytes }))

@@ -1,12 +1,10 @@
 //! One conversation with a sandbox's monitor.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_core::wire::{Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
+use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
 use belljar_core::{Error, ErrorCode, Result};
 use belljar_jail::control::{Answer, CONVERSATION, Open, PROTOCOL, Request, SOCKET_FILE};
 use tokio::net::UnixStream;
@@ -39,22 +37,11 @@ impl Door {
     /// Connects and asks.
     pub(super) async fn open(&self, request: Request) -> Result<(Sender, Receiver)> {
         let Self { state_dir, epoch } = self;
-        // By descriptor, because the path may be longer than a socket address can hold.
-        let directory = File::open(state_dir).map_err(|error| unreachable(state_dir, &error))?;
-        let path = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
-        let (sender, receiver) = frames::split(connect(&path, state_dir).await?);
-        let mut sender = Sender(sender);
-        let frame = Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, epoch: *epoch, request });
-        if frame.payload.len() > MAX_CONTROL {
-            return Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
-            )
-            .hint("send large content as a file or on standard input"));
-        }
-        // A monitor that refuses has said why before it closed.
-        let _ = sender.send(&frame).await;
-        Ok((sender, Receiver(receiver)))
+        let (mut sender, receiver) = frames::split(connect(state_dir).await?);
+        sender
+            .begin(&Frame::control(CONVERSATION, &Open { protocol: PROTOCOL, epoch: *epoch, request }))
+            .await?;
+        Ok((Sender(sender), Receiver(receiver)))
     }
 
     /// Asks for something that has one answer, which a monitor gives at once.
@@ -73,10 +60,10 @@ impl Door {
 }
 
 /// Connects; a monitor with many callers at its door lets them wait.
-async fn connect(path: &str, state_dir: &Path) -> Result<UnixStream> {
+async fn connect(state_dir: &Path) -> Result<UnixStream> {
     let patience = Instant::now() + PATIENCE;
     loop {
-        match UnixStream::connect(path).await {
+        match frames::connect_in(state_dir, SOCKET_FILE).await {
             Ok(socket) => return Ok(socket),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 return Err(unreachable(state_dir, &error));

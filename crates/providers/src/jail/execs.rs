@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use belljar_core::wire::stream;
 use belljar_core::{
     Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs,
-    Position, PtySize, Result, Stdin, Stream,
+    Position, PtySize, Result, Stdin,
 };
 use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
@@ -163,8 +163,7 @@ fn event(incoming: Incoming) -> Result<Option<ExecEvent>> {
     Ok(Some(match incoming {
         Incoming::Data { bytes, .. } if bytes.is_empty() => return Ok(None),
         Incoming::Data { stream: number, bytes } => {
-            let stream = if number == stream::ERROR { Stream::Stderr } else { Stream::Stdout };
-            ExecEvent::Output { stream, bytes: bytes.into() }
+            ExecEvent::Output { stream: stream::output(number), bytes: bytes.into() }
         }
         Incoming::Answer(Answer::Started { exec, start_us }) => {
             ExecEvent::Started { exec, start: Duration::from_micros(start_us) }
