@@ -200,10 +200,13 @@ fn judge(house: &House, told: &Told) {
         let listed = house.json(&["ls", "-a"]);
         let known: BTreeSet<&str> =
             listed["sandboxes"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
-        // One without a lease was cut off before anything was made; it is swept when it is old.
-        fs::read_dir(house.home().join("sandboxes")).unwrap().flatten().all(|entry| {
-            known.contains(entry.file_name().to_str().unwrap()) || !entry.path().join("lease.json").exists()
-        })
+        // One whose lease was not written was cut off before anything was made; it is swept when it is old.
+        let is_written =
+            |path: PathBuf| fs::metadata(path.join("lease.json")).is_ok_and(|lease| lease.len() > 0);
+        fs::read_dir(house.home().join("sandboxes"))
+            .unwrap()
+            .flatten()
+            .all(|entry| known.contains(entry.file_name().to_str().unwrap()) || !is_written(entry.path()))
     });
 }
 
