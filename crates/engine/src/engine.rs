@@ -21,6 +21,9 @@ use crate::store::{self, Accepted, Execution, Page, Query, Retention, Store, Sto
 /// How long the watchers of a session's executions may take to learn of its end.
 const LAST_NEWS: Duration = Duration::from_secs(10);
 
+/// How long a caller waits for something to be written down that does not concern them.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// What an engine is told when it starts.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -261,7 +264,9 @@ impl Shared {
 
     async fn make(self: &Arc<Self>, session: Session, permit: Permit) -> Result<Session> {
         let id = session.id.clone();
-        self.intend(&id, Happening::Admitted).await?;
+        if let Err(error) = self.intend(&id, Happening::Admitted).await {
+            return Err(self.never_made(&id, EndReason::Failed, error).await);
+        }
         failpoint::pass("create.admitted");
         let mut spec = session.request.spec.clone();
         spec.id = Some(id.clone());
@@ -277,12 +282,16 @@ impl Shared {
         }
     }
 
-    /// Writes down that a session came to nothing; the answer is what its caller is told.
-    async fn never_made(&self, id: &SandboxId, reason: EndReason, error: Error) -> Error {
+    /// Writes down that a session came to nothing; the answer is what its caller is told, who need not wait until a disk
+    /// has room again.
+    async fn never_made(self: &Arc<Self>, id: &SandboxId, reason: EndReason, error: Error) -> Error {
         let ending = Happening::Ending { reason, error: Some(error.clone()) };
-        match self.record(id, &[ending, Happening::Ended { reason, meter: Meter::ZERO }]).await {
-            Ok(()) => error,
-            Err(unwritten) => unwritten.into(),
+        let last = [ending, Happening::Ended { reason, meter: Meter::ZERO }];
+        let (shared, id) = (self.clone(), id.clone());
+        let written = tokio::spawn(async move { shared.record(&id, &last).await });
+        match tokio::time::timeout(AT_ONCE, written).await {
+            Ok(Ok(Err(unwritten))) => unwritten.into(),
+            _ => error,
         }
     }
 

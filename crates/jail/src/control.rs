@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use belljar_core::wire::{Event, FileRequest};
 use belljar_core::{
-    Error, ExecId, ExecInfo, ExecRequest, Position, PtySize, SandboxState, SandboxStats, Stream, Termination,
-    Usage,
+    Ending, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, PtySize, SandboxState, SandboxStats,
+    Stream, Termination, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +153,24 @@ pub struct Ended {
     pub stats: Option<SandboxStats>,
 }
 
-/// The name of that file in the sandbox's spool directory.
+/// An execution of a sandbox that has ended, as its monitor left it on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// What it was.
+    pub info: ExecInfo,
+    /// From the request's arrival to its first instruction, in microseconds.
+    pub start_us: u64,
+    /// How it ended.
+    pub ending: Ending,
+    /// How much it had said; its spool has what was kept of that.
+    pub end: Position,
+}
+
+/// The name of the file with those in the sandbox's spool directory.
+pub const EXECUTIONS_FILE: &str = "executions.json";
+/// The most bytes it has.
+pub const MAX_EXECUTIONS: usize = 1 << 20;
+/// The name of the file that says how the sandbox itself ended.
 pub const ENDED_FILE: &str = "ended.json";
 /// The name of the monitor's socket in the sandbox's directory.
 pub const SOCKET_FILE: &str = "control.sock";
@@ -161,3 +178,9 @@ pub const SOCKET_FILE: &str = "control.sock";
 pub const LOCK_FILE: &str = "lock";
 /// The directory that the monitor may write to.
 pub const SPOOL_DIR: &str = "spool";
+
+/// What is said of an execution that nobody knows.
+pub fn no_such_execution(exec: ExecId) -> Error {
+    Error::new(ErrorCode::NotFound, format!("no execution {exec} in this sandbox"))
+        .hint("`belljar inspect ID` lists its executions")
+}

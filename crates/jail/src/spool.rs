@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use belljar_core::{Position, Stream};
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
 
 /// Bytes of a segment's header: both streams' positions.
 const SEGMENT_HEADER: u64 = 16;
@@ -19,6 +20,9 @@ const SEGMENT_HEADER: u64 = 16;
 const RECORD_HEADER: u64 = 5;
 /// The longest record.
 const MAX_RECORD: usize = 64 * 1024;
+
+/// More segments than any spool has.
+const MOST_SEGMENTS: usize = 1024;
 
 /// How much a spool keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +108,30 @@ impl Spool {
             current: 0,
             file: None,
             written: 0,
+        })
+    }
+
+    /// The spool of an execution that is over, of which only the disk still knows, and that had said this much. Nothing in
+    /// it is believed: whoever wrote it may have been taken over.
+    pub fn of_ended(parent: impl AsFd, name: &str, total: Position) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match openat(&parent, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => None,
+            opened => Some(opened?),
+        };
+        let mut numbers = match &directory {
+            Some(directory) => segments(directory)?,
+            None => Vec::new(),
+        };
+        numbers.sort_unstable();
+        let head = numbers.iter().zip(0..).take_while(|(number, expected)| *number == expected).count();
+        let current = numbers.last().map_or(0, |last| last + 1);
+        Ok(Self {
+            bounds: Bounds { head: head as u32, ..Bounds::default() },
+            first_tail: numbers.get(head).copied().unwrap_or(current),
+            current,
+            directory,
+            ..Self::create_at(parent, name, Bounds::default(), total)?
         })
     }
 
@@ -203,11 +231,18 @@ impl Spool {
 fn make_directory(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
         // An earlier attempt may have got only so far.
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(parent, name, flags, Mode::empty())?)
+}
+
+/// The numbers of the segments there are.
+fn segments(directory: &OwnedFd) -> io::Result<Vec<u32>> {
+    let names = Dir::read_from(directory)?.take(MOST_SEGMENTS);
+    let number = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok()?.parse::<u32>().ok();
+    Ok(names.flatten().filter_map(number).filter(|number| *number < u32::MAX / 2).collect())
 }
 
 fn segment_name(number: u32) -> String {
@@ -215,7 +250,7 @@ fn segment_name(number: u32) -> String {
 }
 
 fn open_segment(directory: &OwnedFd, number: u32) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(openat(directory, segment_name(number), flags, Mode::empty())?.into())
 }
 
@@ -270,7 +305,8 @@ impl Reader {
             })? {
                 Some(Record { stream, length, bytes }) => {
                     self.offset += RECORD_HEADER + length;
-                    *self.at.of(stream) += length;
+                    let at = self.at.of(stream);
+                    *at = at.saturating_add(length);
                     if !bytes.is_empty() {
                         *self.position.of(stream) = self.at.get(stream);
                         return Ok(Some(Piece::Bytes(stream, bytes)));
@@ -315,8 +351,8 @@ fn read_record(file: &File, offset: u64, unwanted: impl FnOnce(Stream) -> u64) -
         other => other?,
     }
     let length = u32::from_le_bytes([header[1], header[2], header[3], header[4]]) as usize;
-    if length > MAX_RECORD {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a spool record is too long"));
+    if !(1..=MAX_RECORD).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a spool record of an impossible length"));
     }
     let stream = if header[0] == 0 { Stream::Stdout } else { Stream::Stderr };
     let unwanted = unwanted(stream).min(length as u64);
@@ -404,6 +440,39 @@ mod tests {
         assert_eq!(drain(&mut reader, &spool), [Piece::Gap(Stream::Stdout, 10), rest]);
     }
 
+    #[test]
+    fn what_is_no_spool_is_an_error_and_nobody_waits_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let parent = File::open(directory.path()).unwrap();
+        let end = Position { stdout: 5, stderr: 0 };
+        let read = |name: &str| {
+            let spool = Spool::of_ended(&parent, name, end)?;
+            let mut reader = spool.reader();
+            std::iter::from_fn(|| reader.next(&spool).transpose()).take(10).collect::<io::Result<Vec<_>>>()
+        };
+        let gap = [Piece::Gap(Stream::Stdout, 5)];
+        assert_eq!(read("missing").unwrap(), gap, "all of it is missing");
+        std::os::unix::fs::symlink("/", directory.path().join("link")).unwrap();
+        assert!(read("link").is_err());
+        let plant = |name: &str| {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+            directory.path().join(name).join("00000000")
+        };
+        std::os::unix::fs::symlink("/etc/passwd", plant("1")).unwrap();
+        assert!(read("1").is_err());
+        let pipe = std::ffi::CString::new(plant("2").to_str().unwrap()).unwrap();
+        // SAFETY: a valid string.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        assert!(read("2").is_err());
+        // Larger than anyone could read through, and nothing in it.
+        File::create(plant("3")).unwrap().set_len(1 << 40).unwrap();
+        assert!(read("3").is_err());
+        std::fs::write(plant("4"), [255; 16]).unwrap();
+        assert_eq!(read("4").unwrap().len(), 2, "gaps, and no overflow");
+        std::fs::write(plant("5").with_file_name("not a number"), "").unwrap();
+        assert_eq!(read("5").unwrap(), gap);
+    }
+
     proptest! {
         /// From wherever one reads on, what came before and what comes then are one reader's whole.
         #[test]
@@ -438,6 +507,9 @@ mod tests {
                 let rest = flat(drain(&mut spool.reader_from(from).unwrap(), &spool));
                 prop_assert_eq!(&rest[0][..], &whole[0][from.stdout as usize..], "from {}", from);
                 prop_assert_eq!(&rest[1][..], &whole[1][from.stderr as usize..], "from {}", from);
+                // And from the disk alone, when its writer is gone.
+                let ended = Spool::of_ended(&spool.parent, "1", end).unwrap();
+                prop_assert_eq!(&flat(drain(&mut ended.reader_from(from).unwrap(), &ended)), &rest);
             }
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let mut beyond = end;

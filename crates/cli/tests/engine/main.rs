@@ -9,6 +9,8 @@ mod surroundings;
 
 mod crash;
 mod everyday;
+mod faults;
+mod readers;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,13 +21,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::surroundings::{belljar, patience};
+use crate::surroundings::processes::{Process, in_slot};
+use crate::surroundings::{belljar, patience, span};
 
 /// A data directory and the engine that serves it now.
 struct House {
     directory: tempfile::TempDir,
+    home: PathBuf,
     program: PathBuf,
     engine: Option<Child>,
+    /// What every program that is started here finds in its environment.
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl House {
@@ -34,17 +40,25 @@ impl House {
     }
 
     fn of(program: PathBuf) -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), program, engine: None }
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            home: directory.path().join("home"),
+            directory,
+            program,
+            engine: None,
+            environment: Vec::new(),
+        }
     }
 
-    fn home(&self) -> PathBuf {
-        self.directory.path().join("home")
+    fn home(&self) -> &Path {
+        &self.home
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).env("BELLJAR_HOME", self.home()).env_remove("BELLJAR_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -84,9 +98,47 @@ impl House {
         engine.wait().unwrap();
     }
 
+    /// A sandbox that lives for so many seconds.
+    fn create(&self, seconds: u32) -> String {
+        let made = self.json(&["create", "--ttl", &span(seconds)]);
+        made["sandbox_id"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    }
+
+    /// Starts a shell script whose end nobody waits for; answers its number.
+    fn begin(&self, id: &str, script: &str) -> String {
+        let begun = self.json(&["exec", "-d", id, "--", "sh", "-c", script]);
+        begun["exec"].as_u64().unwrap_or_else(|| panic!("{begun}")).to_string()
+    }
+
+    fn shell(&self, id: &str, script: &str) -> Value {
+        self.json(&["exec", id, "--", "sh", "-c", script])
+    }
+
+    /// The state of a sandbox that is there, or was.
+    fn state(&self, id: &str) -> String {
+        let listed = self.json(&["ls", "-a"]);
+        let all = listed["sandboxes"].as_array().unwrap();
+        let found = all.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("no {id}: {listed}"));
+        found["state"].as_str().unwrap().to_owned()
+    }
+
     fn events(&self, id: &str) -> Vec<Value> {
         let listed = self.json(&["events", id]);
         listed["events"].as_array().unwrap_or_else(|| panic!("no log of {id}: {listed}")).clone()
+    }
+
+    /// What a sandbox's launcher left word of.
+    fn built(&self, id: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.home.join("sandboxes").join(id).join("lock")).unwrap()).unwrap()
+    }
+
+    fn monitor(&self, id: &str) -> i32 {
+        i32::try_from(self.built(id)["monitor"]["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    /// The processes with a sandbox's own ids: those inside, and its monitor.
+    fn inside(&self, id: &str) -> Vec<Process> {
+        in_slot(u32::try_from(self.built(id)["slot"].as_u64().unwrap()).unwrap())
     }
 
     /// The processes of sandboxes of this data directory, by what they hold open.

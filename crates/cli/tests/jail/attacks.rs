@@ -285,28 +285,6 @@ fn a_sandbox_keeps_nothing_that_its_creator_had_open() {
     until("the lock is free", patience(Duration::from_secs(5)), free);
 }
 
-/// A mount of the test's own, gone with it.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mount(place: std::path::PathBuf) -> Self {
-        fs::create_dir(&place).unwrap();
-        // Not a tmpfs: before Linux 6.3 its files cannot be given to a sandbox.
-        let image = place.with_extension("image");
-        fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
-        let ran = |command: &mut std::process::Command| command.status().unwrap().success();
-        assert!(ran(std::process::Command::new("mkfs.ext4").args(["-q", "-m", "0", "-F"]).arg(&image)));
-        assert!(ran(std::process::Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place)));
-        Self(place)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 /// A monitor that could not write its log died of it, and its sandbox with it.
 #[test]
 fn a_full_disk_outside_ends_no_sandbox() {
@@ -314,14 +292,14 @@ fn a_full_disk_outside_ends_no_sandbox() {
         return;
     }
     let bell = Bell::new();
-    let disk = SmallDisk::mount(bell.home.path().join("disk"));
+    let disk = crate::surroundings::SmallDisk::mount(bell.home.path().join("disk"));
     let home = disk.0.to_str().unwrap();
     let id = text(&bell.run(&["--home", home, "create"]).stdout).trim().to_owned();
-    fs::write(disk.0.join("full"), vec![0; 64 << 20]).unwrap_err();
+    disk.fill();
     let result = bell.json(&["exec", "--home", home, &id, "--", "sh", "-c", "echo ran; exit 3"]);
     assert_eq!(result["exit_code"], 3, "{result}");
     assert!(result["stdout"] == "ran\n" || result["stdout_gap"] == 4, "told or counted: {result}");
-    fs::remove_file(disk.0.join("full")).unwrap();
+    disk.relieve();
     let after = bell.json(&["exec", "--home", home, &id, "--", "echo", "works"]);
     assert_eq!(after["stdout"], "works\n", "{after}");
     assert!(bell.run(&["--home", home, "rm", "-f", &id]).status.success());

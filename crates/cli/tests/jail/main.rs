@@ -22,11 +22,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use surroundings::processes::{Process, in_slot, processes, send};
 use surroundings::{belljar, is_rootless, not_promised_rootless, patience, slowness, span};
-
-/// The first host id of the first sandbox slot, and how many ids a slot has.
-const FIRST_ID: u32 = 0x7000_0000;
-const IDS_PER_SLOT: u32 = 65_536;
 
 /// For conditions that have no bound of their own.
 fn long() -> Duration {
@@ -215,63 +212,10 @@ struct Keepers {
     slot: u32,
 }
 
-/// A process as the host sees it.
-#[derive(Debug)]
-struct Process {
-    pid: i32,
-    parent: i32,
-    uid: u32,
-    command: String,
-}
-
-impl Process {
-    /// Reads one; `None` if it is gone or a zombie.
-    fn read(pid: i32) -> Option<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name))?;
-            line.split_whitespace().nth(1)
-        };
-        let uid = field("Uid:")?.parse().ok()?;
-        let parent = field("PPid:")?.parse().ok()?;
-        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        (field("State:") != Some("Z")).then(|| Self {
-            pid,
-            parent,
-            uid,
-            command: String::from_utf8_lossy(&command).into_owned(),
-        })
-    }
-
-    /// What tells the sandbox that a process belongs to from others: the block of its ids or, rootless, its pid namespace
-    /// (to which the monitor does not belong).
-    fn slot(&self) -> Option<u32> {
-        if is_rootless() {
-            let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
-            let own =
-                namespace(&self.pid.to_string()).filter(|own| Some(own) != namespace("self").as_ref())?;
-            return own.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok();
-        }
-        Some(self.uid.checked_sub(FIRST_ID)? / IDS_PER_SLOT)
-    }
-}
-
-fn processes() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(Process::read).collect()
-}
-
 /// The processes inside sandboxes that have this word in their command line.
 fn marked(marker: &str) -> Vec<Process> {
     let mut found = processes();
     found.retain(|process| process.slot().is_some() && process.command.contains(marker));
-    found
-}
-
-fn in_slot(slot: u32) -> Vec<Process> {
-    let mut found = processes();
-    found.retain(|process| process.slot() == Some(slot));
     found
 }
 
@@ -325,9 +269,4 @@ fn users() -> &'static [&'static str] {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
-}
-
-fn send(pid: i32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
 }

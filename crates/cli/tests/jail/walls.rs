@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::surroundings::processes::{FIRST_ID, IDS_PER_SLOT};
 use crate::{
-    Bell, FIRST_ID, IDS_PER_SLOT, Process, in_slot, is_rootless, long, marked, marker, not_promised_rootless,
-    text, until, users,
+    Bell, Process, in_slot, is_rootless, long, marked, marker, not_promised_rootless, text, until, users,
 };
 
 /// Attempts by name: what came of each, "done" or the name of the error.

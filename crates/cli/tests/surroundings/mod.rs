@@ -9,8 +9,11 @@
 
 #![allow(dead_code, reason = "every suite uses some of it")]
 
+pub mod processes;
+
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -18,6 +21,38 @@ use std::time::Duration;
 pub fn belljar() -> PathBuf {
     let given = std::env::var_os("BELLJAR_TEST_BINARY");
     given.map_or_else(|| env!("CARGO_BIN_EXE_belljar").into(), PathBuf::from)
+}
+
+/// A small file system that can be full, gone with this value.
+pub struct SmallDisk(pub PathBuf);
+
+impl SmallDisk {
+    /// Makes and mounts one here. Not a tmpfs: before Linux 6.3 its files cannot be given to a sandbox.
+    pub fn mount(place: PathBuf) -> Self {
+        std::fs::create_dir(&place).unwrap();
+        let image = place.with_extension("image");
+        std::fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
+        let ran = |command: &mut Command| command.status().unwrap().success();
+        assert!(ran(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-F"]).arg(&image)));
+        assert!(ran(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place)));
+        Self(place)
+    }
+
+    /// Leaves no room; [`Self::relieve`] does.
+    pub fn fill(&self) {
+        std::fs::write(self.0.join("full"), vec![0; 64 << 20]).unwrap_err();
+    }
+
+    /// Makes room again.
+    pub fn relieve(&self) {
+        std::fs::remove_file(self.0.join("full")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
 
 /// How many times longer things take here than on a usual machine.

@@ -12,7 +12,7 @@ use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection, SqlitePool, SqliteTransaction};
-use tokio::sync::Mutex;
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::fold::{self, Effect};
 use super::{Accepted, Execution, Page, Query, Result, Retention, Store, StoreError};
@@ -37,7 +37,7 @@ const DAY_MS: u64 = 86_400_000;
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
-    writer: Mutex<SqliteConnection>,
+    writer: Mutex<Writer>,
     readers: SqlitePool,
 }
 
@@ -58,10 +58,10 @@ impl Sqlite {
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .pragma("journal_size_limit", LOG_KEPT);
-        let mut writer = SqliteConnection::connect_with(&options).await?;
-        migrate(&mut writer).await?;
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        migrate(&mut connection).await?;
         let readers = SqlitePoolOptions::new().max_connections(4).connect_lazy_with(plain.read_only(true));
-        Ok(Self { path: path.to_owned(), writer: Mutex::new(writer), readers })
+        Ok(Self { path: path.to_owned(), writer: Mutex::new(Writer { options, connection }), readers })
     }
 
     /// Puts a copy that [`Store::backup`] made in the place of a database that nobody has open. The copy is looked at first,
@@ -95,8 +95,22 @@ impl Sqlite {
     /// Writes everything into the one file and lets go of it.
     pub async fn close(self) -> Result<()> {
         self.readers.close().await;
-        self.writer.into_inner().close().await?;
+        self.writer.into_inner().connection.close().await?;
         Ok(())
+    }
+
+    /// The connection that writes, when nobody else does.
+    async fn writer(&self) -> Result<MappedMutexGuard<'_, SqliteConnection>> {
+        let mut writer = self.writer.lock().await;
+        if writer.connection.is_in_transaction() {
+            // Whatever was begun and not finished is being undone.
+            let _ = writer.connection.ping().await;
+        }
+        if writer.connection.is_in_transaction() {
+            // A database without room undoes it by itself, which its connection never learns.
+            writer.connection = SqliteConnection::connect_with(&writer.options).await?;
+        }
+        Ok(MutexGuard::map(writer, |writer| &mut writer.connection))
     }
 
     async fn row(&self, id: &SandboxId) -> Result<Option<SessionRow>> {
@@ -122,6 +136,12 @@ impl Sqlite {
             .await?;
         rows.iter().map(|row| from_json(row.try_get(0)?)).collect()
     }
+}
+
+#[derive(Debug)]
+struct Writer {
+    options: SqliteConnectOptions,
+    connection: SqliteConnection,
 }
 
 /// A session with what only the database knows about it.
@@ -267,7 +287,7 @@ fn was_never_there(session: &Session) -> bool {
 #[async_trait]
 impl Store for Sqlite {
     async fn take_over(&self) -> Result<u64> {
-        let mut writer = self.writer.lock().await;
+        let mut writer = self.writer().await?;
         let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
         let row = sqlx::query("UPDATE engine SET epoch = epoch + 1 RETURNING epoch")
             .fetch_one(&mut *transaction)
@@ -278,7 +298,7 @@ impl Store for Sqlite {
     }
 
     async fn accept(&self, epoch: u64, session: &Session) -> Result<Accepted> {
-        let mut writer = self.writer.lock().await;
+        let mut writer = self.writer().await?;
         let mut transaction = begin(&mut writer, epoch).await?;
         let (tenant, key) = (&session.request.tenant.0, &session.request.key);
         let same = sqlx::query("SELECT number, seq, session FROM sessions WHERE tenant = $1 AND key = $2")
@@ -327,7 +347,7 @@ impl Store for Sqlite {
         what: &[Happening],
         now_ms: u64,
     ) -> Result<Vec<Event>> {
-        let mut writer = self.writer.lock().await;
+        let mut writer = self.writer().await?;
         let mut transaction = begin(&mut writer, epoch).await?;
         let row = sqlx::query("SELECT number, seq, session FROM sessions WHERE id = $1")
             .bind(id.as_str())
@@ -462,7 +482,7 @@ impl Store for Sqlite {
     }
 
     async fn forget(&self, epoch: u64, sessions: &[SandboxId]) -> Result<()> {
-        let mut writer = self.writer.lock().await;
+        let mut writer = self.writer().await?;
         let mut transaction = begin(&mut writer, epoch).await?;
         for id in sessions {
             sqlx::query("DELETE FROM sessions WHERE id = $1 AND ended_ms IS NOT NULL")
@@ -575,13 +595,36 @@ mod tests {
     #[tokio::test]
     async fn a_newer_database_is_refused_and_left_alone() {
         let (directory, store) = store().await;
-        sqlx::raw_sql("PRAGMA user_version = 99").execute(&mut *store.writer.lock().await).await.unwrap();
+        sqlx::raw_sql("PRAGMA user_version = 99").execute(&mut *store.writer().await.unwrap()).await.unwrap();
         drop(store);
         let path = directory.path().join("state.db");
         for _ in 0..2 {
             let refused = Sqlite::open(&path).await;
             assert!(matches!(refused, Err(StoreError::Newer { found: 99, .. })), "{refused:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_full_is_written_to_again() {
+        let (_directory, store) = store().await;
+        let epoch = store.take_over().await.unwrap();
+        let session = conformance::session(1);
+        store.accept(epoch, &session).await.unwrap();
+        // No page more than there are.
+        sqlx::raw_sql("PRAGMA max_page_count = 1")
+            .execute(&mut *store.writer().await.unwrap())
+            .await
+            .unwrap();
+        let full = loop {
+            let more = store.append(epoch, &session.id, &[Happening::Adopted { epoch }], 0).await;
+            if let Err(error) = more {
+                break error;
+            }
+        };
+        assert!(matches!(full, StoreError::Full), "{full}");
+        let before = store.last_event(&session.id).await.unwrap();
+        store.append(epoch, &session.id, &[Happening::Admitted], 0).await.unwrap();
+        assert_eq!(store.last_event(&session.id).await.unwrap(), before.map(|last| last + 1));
     }
 
     #[tokio::test]

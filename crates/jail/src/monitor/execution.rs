@@ -1,9 +1,7 @@
 //! One command, as its monitor knows it.
 
-use std::time::Duration;
-
 use belljar_core::wire::{Exit, KillReason};
-use belljar_core::{Command, ExecId, ExecInfo, Position, Stream, Termination, Usage, UserName};
+use belljar_core::{Command, Ending, ExecId, ExecInfo, Position, Stream, Termination, UserName};
 
 use super::input::Input;
 use crate::spool::Spool;
@@ -19,15 +17,6 @@ pub(super) enum Sink {
     Dropped(Position),
 }
 
-/// How it ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
-    pub(super) termination: Termination,
-    pub(super) usage: Usage,
-    pub(super) duration: Duration,
-    pub(super) oom_kills: Option<u64>,
-}
-
 /// One command, from its request to the end of its last process.
 #[derive(Debug)]
 pub(super) struct Execution {
@@ -40,7 +29,7 @@ pub(super) struct Execution {
     pub(super) passed: Position,
     pub(super) input: Input,
     pub(super) start_us: Option<u64>,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<Ending>,
     /// Kills for want of memory in this sandbox before it began.
     pub(super) oom_baseline: Option<u64>,
     /// Whether the sandbox's memory peak was set back when it began.
@@ -60,10 +49,15 @@ impl Execution {
 
     /// How much there has been of its output, if nobody can read it any more.
     pub(super) fn unkept(&self) -> Option<Position> {
+        (!matches!(self.sink, Sink::Spool(_))).then(|| self.end())
+    }
+
+    /// How much there has been of its output.
+    pub(super) fn end(&self) -> Position {
         match &self.sink {
-            Sink::Spool(_) => None,
-            Sink::Client(_) => Some(self.passed),
-            Sink::Dropped(dropped) => Some(*dropped),
+            Sink::Spool(spool) => spool.end(),
+            Sink::Client(_) => self.passed,
+            Sink::Dropped(dropped) => *dropped,
         }
     }
 

@@ -4,17 +4,17 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_core::{Error, ErrorCode, SandboxState, SandboxStats, Termination, Usage};
+use belljar_core::{Ending, Error, ErrorCode, SandboxState, SandboxStats, Termination, Usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, pidfd_send_signal};
+use serde::Serialize;
 
 use super::client::Role;
-use super::execution::Outcome;
 use super::link::Presence;
 use super::{FAREWELL, Service, answer};
 use crate::clock::boottime;
-use crate::control::{Answer, ENDED_FILE, Ended};
+use crate::control::{Answer, ENDED_FILE, EXECUTIONS_FILE, Ended, MAX_EXECUTIONS, Remembered};
 
 impl Service {
     /// Kills the guest, and with it everything inside; then tells those who still listen.
@@ -40,7 +40,7 @@ impl Service {
         }
         for execution in self.executions.values_mut() {
             execution.start_us.get_or_insert(0);
-            execution.outcome.get_or_insert(Outcome {
+            execution.outcome.get_or_insert(Ending {
                 termination,
                 usage: Usage::default(),
                 duration: Duration::ZERO,
@@ -58,6 +58,7 @@ impl Service {
         }
         // Everyone inside is dead, and the counters are still there: the launcher waits for our end.
         let stats = self.stats();
+        self.write_executions();
         write_ended(&self.given.spool, state, Some(stats));
         while !self.clients.is_empty() && boottime() < until {
             if self.pump() {
@@ -70,6 +71,33 @@ impl Service {
                 let _ = poll(&mut polled, Some(&second));
             }
         }
+    }
+}
+
+impl Service {
+    /// Leaves word of how the executions ended, for as many of the last as have room. Of a sandbox that ends with its
+    /// creator nobody will ask.
+    fn write_executions(&self) {
+        let mut room = MAX_EXECUTIONS;
+        let last = self.executions.values().rev().filter_map(|execution| {
+            Some(Remembered {
+                info: execution.info(),
+                start_us: execution.start_us?,
+                ending: execution.outcome?,
+                end: execution.end(),
+            })
+        });
+        let mut kept: Vec<Remembered> = last
+            .take_while(|one| {
+                let length = serde_json::to_vec(one).map_or(usize::MAX, |text| text.len() + 1);
+                room.checked_sub(length).map(|left| room = left).is_some()
+            })
+            .collect();
+        if kept.is_empty() || self.given.tie.is_some() {
+            return;
+        }
+        kept.reverse();
+        leave(&self.given.spool, EXECUTIONS_FILE, &kept);
     }
 }
 
@@ -94,8 +122,13 @@ fn wait_until_readable(fd: &OwnedFd, until: Duration) {
 
 /// Leaves word of how the sandbox ended, unless there is some already.
 pub(crate) fn write_ended(spool: impl AsFd, state: SandboxState, stats: Option<SandboxStats>) {
+    leave(spool, ENDED_FILE, &Ended { state, stats });
+}
+
+/// Writes a file of this name, unless there is one.
+fn leave(spool: impl AsFd, name: &str, what: &impl Serialize) {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::openat(spool, ENDED_FILE, flags, Mode::from_raw_mode(0o600)) else { return };
-    let text = serde_json::to_vec(&Ended { state, stats }).unwrap_or_default();
+    let Ok(file) = rustix::fs::openat(spool, name, flags, Mode::from_raw_mode(0o600)) else { return };
+    let text = serde_json::to_vec(what).unwrap_or_default();
     let _ = io::Write::write_all(&mut std::fs::File::from(file), &text);
 }

@@ -9,9 +9,9 @@ use super::client::Role;
 use super::execution::{Execution, Sink};
 use super::input::Input;
 use super::link::Presence;
-use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline, no_such_execution};
+use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline};
 use crate::cgroup::Probe;
-use crate::control::{Answer, Open, PROTOCOL, Request};
+use crate::control::{Answer, Open, PROTOCOL, Request, no_such_execution};
 use crate::log::note;
 use crate::spool::{Bounds, Spool};
 
@@ -250,11 +250,11 @@ impl Service {
         let Some(execution) = self.executions.get(&exec.0) else {
             return self.finish(client, &Answer::Failed(no_such_execution(exec)));
         };
-        let (reader, end) = match &execution.sink {
-            Sink::Spool(spool) => (spool.reader_from(from), spool.end()),
-            Sink::Client(_) => (None, execution.passed),
-            Sink::Dropped(dropped) => (None, *dropped),
+        let reader = match &execution.sink {
+            Sink::Spool(spool) => spool.reader_from(from),
+            Sink::Client(_) | Sink::Dropped(_) => None,
         };
+        let end = execution.end();
         if !from.is_within(end) {
             return self.finish(client, &Answer::Failed(from.beyond(end)));
         }

@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_core::wire::{self, Event, Exit, Frame, FrameKind};
-use belljar_core::{ExecId, Stream, Usage, Wall};
+use belljar_core::{Ending, ExecId, Stream, Usage, Wall};
 use rustix::fs::{Mode, OFlags};
 
 use super::client::Role;
-use super::execution::{Execution, Outcome, Sink, termination};
+use super::execution::{Execution, Sink, termination};
 use super::link::Presence;
 use super::{FIRST_FILE_CONVERSATION, KEPT_EXECUTIONS, KEPT_KEYS, MOST_WAITING, Service, answer};
 use crate::control::{Answer, CONVERSATION};
@@ -149,7 +149,7 @@ impl Service {
             _ => None,
         };
         let peak = now.and_then(|usage| usage.memory_peak).filter(|_| execution.peak_is_ours);
-        execution.outcome = Some(Outcome {
+        execution.outcome = Some(Ending {
             termination: termination(exit, oom_kills),
             usage: Usage { peak_memory_bytes: peak, ..usage },
             duration: Duration::from_micros(exit.duration_us),

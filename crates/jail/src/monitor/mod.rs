@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_core::wire::{self, Frame};
-use belljar_core::{Error, ErrorCode, ExecId, SandboxState, Wall};
+use belljar_core::{ExecId, SandboxState, Wall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -292,9 +292,4 @@ pub(crate) fn guest_deadline(deadline: Duration) -> u64 {
 
 fn answer(answer: &Answer) -> Frame {
     Frame::control(CONVERSATION, answer)
-}
-
-fn no_such_execution(exec: ExecId) -> Error {
-    Error::new(ErrorCode::NotFound, format!("no execution {exec} in this sandbox"))
-        .hint("`belljar inspect ID` lists its executions")
 }

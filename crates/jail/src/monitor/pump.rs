@@ -1,12 +1,12 @@
 //! Moving bytes: from spools to those who follow them, from queues to sockets, and credit back to the guest.
 
 use belljar_core::wire::{self, Frame};
-use belljar_core::{Error, ErrorCode, Stream};
+use belljar_core::{Ending, Error, ErrorCode, Stream};
 
 use super::client::Role;
-use super::execution::{Execution, Outcome, Sink};
-use super::{CLIENT_BUFFER, Service, answer, no_such_execution};
-use crate::control::{Answer, CONVERSATION};
+use super::execution::{Execution, Sink};
+use super::{CLIENT_BUFFER, Service, answer};
+use crate::control::{Answer, CONVERSATION, no_such_execution};
 use crate::spool::Piece;
 
 impl Service {
@@ -120,7 +120,7 @@ impl Service {
     }
 }
 
-fn finished(outcome: &Outcome) -> Answer {
+fn finished(outcome: &Ending) -> Answer {
     Answer::Finished {
         termination: outcome.termination,
         usage: outcome.usage,

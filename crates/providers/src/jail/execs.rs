@@ -12,6 +12,7 @@ use belljar_jail::control::{Answer, Request};
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
+use super::afterwards;
 use super::connection::{self, Door, Incoming, Receiver, Sender};
 
 /// How long a monitor may say nothing after a command's time is over.
@@ -50,6 +51,18 @@ impl JailExecs {
     async fn steer(&self, request: Request) -> Result<()> {
         self.door.ask(request).await.map(drop)
     }
+
+    async fn wait_for(&self, exec: ExecId) -> Result<Ending> {
+        let (_sender, mut receiver) = self.door.open(Request::Wait { exec }).await?;
+        match receiver.next().await?.ok_or_else(connection::lost)? {
+            Incoming::Answer(Answer::Finished { termination, usage, duration_us, oom_kills }) => {
+                Ok(Ending { termination, usage, duration: Duration::from_micros(duration_us), oom_kills })
+            }
+            Incoming::Answer(Answer::Failed(error)) => Err(error),
+            Incoming::Answer(other) => Err(unexpected(&other)),
+            Incoming::Data { .. } => Err(Error::new(ErrorCode::Internal, "data where none was expected")),
+        }
+    }
 }
 
 #[async_trait]
@@ -62,25 +75,31 @@ impl Execs for JailExecs {
     }
 
     async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
-        Ok(Box::new(follow(&self.door, Request::Attach { exec, from }, None).await?))
+        match follow(&self.door, Request::Attach { exec, from }, None).await {
+            Err(error) if error.code == ErrorCode::SandboxGone => {
+                afterwards::attach(&self.door.state_dir, exec, from).await
+            }
+            followed => Ok(Box::new(followed?)),
+        }
     }
 
     async fn wait(&self, exec: ExecId) -> Result<Ending> {
-        let (_sender, mut receiver) = self.door.open(Request::Wait { exec }).await?;
-        match receiver.next().await?.ok_or_else(connection::lost)? {
-            Incoming::Answer(Answer::Finished { termination, usage, duration_us, oom_kills }) => {
-                Ok(Ending { termination, usage, duration: Duration::from_micros(duration_us), oom_kills })
+        match self.wait_for(exec).await {
+            Err(error) if error.code == ErrorCode::SandboxGone => {
+                afterwards::wait(&self.door.state_dir, exec).await
             }
-            Incoming::Answer(Answer::Failed(error)) => Err(error),
-            Incoming::Answer(other) => Err(unexpected(&other)),
-            Incoming::Data { .. } => Err(Error::new(ErrorCode::Internal, "data where none was expected")),
+            ending => ending,
         }
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
-        match self.door.ask(Request::Executions).await? {
-            Answer::Executions(list) => Ok(list),
-            other => Err(unexpected(&other)),
+        match self.door.ask(Request::Executions).await {
+            Ok(Answer::Executions(list)) => Ok(list),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) if error.code == ErrorCode::SandboxGone => {
+                afterwards::list(&self.door.state_dir).await
+            }
+            Err(error) => Err(error),
         }
     }
 

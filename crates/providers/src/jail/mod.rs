@@ -1,6 +1,7 @@
 //! The native rung: namespaces, cgroups, seccomp and Landlock. This is the async face of the `jail` and `guest`
 //! crates: it starts a launcher for each sandbox and then speaks with the sandbox's monitor.
 
+mod afterwards;
 mod connection;
 mod execs;
 mod files;

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_core::{Result, SandboxId, SandboxSpec, SandboxState};
-use belljar_jail::control::{ENDED_FILE, Ended, LOCK_FILE, SPOOL_DIR};
+use belljar_jail::control::{
+    ENDED_FILE, EXECUTIONS_FILE, Ended, LOCK_FILE, MAX_EXECUTIONS, Remembered, SPOOL_DIR,
+};
 use belljar_jail::record::Built;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,7 @@ use crate::names::taken;
 
 const LEASE_FILE: &str = "lease.json";
 /// None of these files is longer.
-const MAX_RECORD: u64 = 1 << 20;
+const MAX_RECORD: u64 = MAX_EXECUTIONS as u64 + 2;
 
 /// What was promised, before anything was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -138,6 +140,11 @@ fn is_held(path: &Path) -> bool {
 pub(super) fn ended(directory: &Path) -> Ended {
     read_json(&directory.join(SPOOL_DIR).join(ENDED_FILE))
         .unwrap_or(Ended { state: SandboxState::Lost, stats: None })
+}
+
+/// The executions of a sandbox that has ended, as its monitor left word; `None` if it left none.
+pub(super) fn executions(directory: &Path) -> Option<Vec<Remembered>> {
+    read_json(&directory.join(SPOOL_DIR).join(EXECUTIONS_FILE))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -1,0 +1,70 @@
+//! Processes, as the host sees them.
+
+use std::fs;
+
+use super::is_rootless;
+
+/// The first host id of the first sandbox slot.
+pub const FIRST_ID: u32 = 0x7000_0000;
+/// How many each has.
+pub const IDS_PER_SLOT: u32 = 65_536;
+
+/// A process as the host sees it.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub uid: u32,
+    pub command: String,
+}
+
+impl Process {
+    /// Reads one; `None` if it is gone or a zombie.
+    pub fn read(pid: i32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)
+        };
+        let uid = field("Uid:")?.parse().ok()?;
+        let parent = field("PPid:")?.parse().ok()?;
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        (field("State:") != Some("Z")).then(|| Self {
+            pid,
+            parent,
+            uid,
+            command: String::from_utf8_lossy(&command).into_owned(),
+        })
+    }
+
+    /// What tells the sandbox that a process belongs to from others: the block of its ids or, rootless, its pid namespace
+    /// (to which the monitor does not belong).
+    pub fn slot(&self) -> Option<u32> {
+        if is_rootless() {
+            let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+            let own =
+                namespace(&self.pid.to_string()).filter(|own| Some(own) != namespace("self").as_ref())?;
+            return own.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok();
+        }
+        Some(self.uid.checked_sub(FIRST_ID)? / IDS_PER_SLOT)
+    }
+}
+
+/// All of them.
+pub fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// Those of one sandbox.
+pub fn in_slot(slot: u32) -> Vec<Process> {
+    let mut found = processes();
+    found.retain(|process| process.slot() == Some(slot));
+    found
+}
+
+pub fn send(pid: i32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
