@@ -1,8 +1,8 @@
 //! Who may use the machine, when more is asked for than it has.
 //!
 //! There is room for so many sessions at once. Whoever comes when it is full waits in a line of bounded length, for as long as
-//! they care to; beyond that they are told when to try again. Tenants take turns: one that asks for a thousand holds up
-//! another that asks for one by a single session.
+//! they care to; beyond that they are told when to try again. Tenants take turns, and share the line: one that asks for a
+//! thousand holds up another that asks for one by a single session.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +46,19 @@ struct State {
     pace: Pace,
 }
 
+impl State {
+    /// Makes a place in a line that is full, if somebody has so many that they can do with one less: the last of theirs is
+    /// refused, as if it had come now.
+    fn displace_for(&mut self, newcomer: &Tenant) -> bool {
+        let own = self.lines.get(newcomer).map_or(0, VecDeque::len);
+        let longest = self.lines.values_mut().max_by_key(|line| line.len());
+        let Some(longest) = longest.filter(|line| line.len() > own + 1) else { return false };
+        longest.pop_back();
+        self.waiting -= 1;
+        true
+    }
+}
+
 /// How fast room becomes free.
 #[derive(Debug, Default)]
 struct Pace {
@@ -63,7 +76,8 @@ impl Pace {
 
     /// How long it will take until so many have left.
     fn time_for(&self, count: usize) -> Duration {
-        let between = self.between.unwrap_or(Duration::from_secs(1));
+        // Before anybody has left there is nothing to go by, and asking again costs little.
+        let between = self.between.unwrap_or(Duration::ZERO);
         (between * u32::try_from(count).unwrap_or(u32::MAX))
             .clamp(Duration::from_secs(1), Duration::from_secs(60))
     }
@@ -100,7 +114,8 @@ impl Admission {
                 state.taken += 1;
                 return Ok(Permit(Some(self.clone())));
             }
-            if state.waiting >= self.capacity.waiting || patience.is_zero() {
+            let full = state.waiting >= self.capacity.waiting;
+            if patience.is_zero() || (full && !state.displace_for(&tenant)) {
                 return Err(Overloaded { retry_after: state.pace.time_for(state.waiting + 1) });
             }
             let (sender, receiver) = oneshot::channel();
@@ -255,6 +270,22 @@ mod tests {
         drop(held);
         drop(admission.admit(tenant("b"), Duration::ZERO).await.unwrap());
         assert_eq!(admission.counts(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_fills_the_line_for_others() {
+        let admission = capacity(1, 4);
+        let _held = admission.admit(tenant("greedy"), LONG).await.unwrap();
+        let mut greedy: Vec<_> = (0..4).map(|_| Box::pin(admission.admit(tenant("greedy"), LONG))).collect();
+        assert!(greedy.iter_mut().all(|waits| waits.now_or_never().is_none()));
+        let mut modest: Vec<_> = (0..3).map(|_| Box::pin(admission.admit(tenant("modest"), LONG))).collect();
+        let refused: Vec<bool> = modest.iter_mut().map(|waits| waits.now_or_never().is_some()).collect();
+        assert_eq!(refused, [false, false, true], "half of the line");
+        let refused: Vec<bool> = greedy.iter_mut().map(|waits| waits.now_or_never().is_some()).collect();
+        assert_eq!(refused, [false, false, true, true], "those who came last");
+        assert_eq!(admission.counts(), (1, 4));
+        drop((greedy, modest));
+        assert_eq!(admission.counts(), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]

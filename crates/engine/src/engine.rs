@@ -1,6 +1,6 @@
 //! The engine: takes requests, writes them down, has them carried out, and writes down what came of it, in that order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     config: Config,
     admission: Arc<Admission>,
     live: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    /// Sessions that are still to be taken over.
+    left: Mutex<BTreeSet<SandboxId>>,
     /// Counts what was written, so that readers of logs know when to look again.
     news: watch::Sender<u64>,
     draining: AtomicBool,
@@ -88,6 +90,7 @@ impl Engine {
             admission: Admission::new(config.capacity),
             config,
             live: Mutex::default(),
+            left: Mutex::default(),
             news: watch::Sender::new(0),
             draining: AtomicBool::new(false),
         });
@@ -168,8 +171,10 @@ impl Engine {
         self.shared.draining.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn live(&self, id: &SandboxId) -> Option<Arc<Live>> {
-        self.shared.live().get(id).cloned()
+    /// A session that runs.
+    pub(crate) fn live(&self, id: &SandboxId) -> Result<Arc<Live>> {
+        let found = self.shared.live().get(id).cloned();
+        found.ok_or_else(|| if self.shared.left().contains(id) { not_taken_over(id) } else { gone() })
     }
 }
 
@@ -181,6 +186,10 @@ pub(crate) async fn joined<T>(task: tokio::task::JoinHandle<Result<T>>) -> Resul
 impl Shared {
     pub(crate) fn live(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Live>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn left(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down what is about to be done; if it cannot be written it must not be done.
@@ -446,6 +455,9 @@ impl Shared {
 async fn rounds(shared: std::sync::Weak<Shared>) {
     loop {
         let Some(engine) = shared.upgrade() else { return };
+        if let Err(error) = engine.take_over_the_rest().await {
+            tracing::warn!(%error, "cannot take over the rest");
+        }
         engine.look_for_idle().await;
         if let Err(error) = engine.forget().await {
             tracing::warn!(%error, "cannot forget old sessions");
@@ -469,6 +481,12 @@ pub(crate) fn gone() -> Error {
 fn not_yet(session: &Session) -> Error {
     Error::new(ErrorCode::Unavailable, format!("sandbox {} is {}", session.id, session.state))
         .hint("wait until it runs")
+        .retry_after(Duration::from_secs(1))
+}
+
+fn not_taken_over(id: &SandboxId) -> Error {
+    Error::new(ErrorCode::Unavailable, format!("sandbox {id} could not be taken over yet"))
+        .hint("it is tried again every second; the engine's log says what is wrong")
         .retry_after(Duration::from_secs(1))
 }
 

@@ -11,7 +11,7 @@ use belljar_core::{
 };
 use futures_util::stream::BoxStream;
 
-use crate::engine::{Engine, gone};
+use crate::engine::Engine;
 use crate::event::{Happening, TransferKind};
 use crate::live::{Live, hide_key};
 use crate::session::SessionRequest;
@@ -33,8 +33,8 @@ impl Provider for Engine {
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
         let sandbox = match self.live(id) {
-            Some(live) => live.sandbox.clone(),
-            None => {
+            Ok(live) => live.sandbox.clone(),
+            Err(_) => {
                 let sandbox = self.shared.provider.open(id).await?;
                 self.shared.notice(&*sandbox).await?;
                 sandbox
@@ -45,9 +45,7 @@ impl Provider for Engine {
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
         let list = self.shared.provider.list().await?;
-        for info in &list {
-            self.shared.notice_one(info).await?;
-        }
+        self.shared.notice_all(&list).await?;
         Ok(list)
     }
 }
@@ -60,7 +58,7 @@ struct Face {
 
 impl Face {
     fn live(&self) -> Result<Arc<Live>> {
-        self.engine.live(self.sandbox.id()).ok_or_else(gone)
+        self.engine.live(self.sandbox.id())
     }
 }
 

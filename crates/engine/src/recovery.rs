@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use belljar_core::{Control, ErrorCode, ExecInfo, Result, Sandbox, SandboxInfo, SandboxState, SandboxStats};
+use belljar_core::{
+    Control, ErrorCode, ExecInfo, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats,
+};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::engine::Shared;
@@ -19,12 +21,51 @@ impl Shared {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<()> {
         let sessions = self.store.alive().await?;
         stream::iter(sessions)
-            .map(|session| async move { self.take_over(session).await })
+            .map(|session| async move { self.take_over_or_leave(session).await })
             .buffer_unordered(AT_ONCE)
             .try_collect::<Vec<()>>()
             .await?;
-        for found in self.provider.list().await? {
-            self.notice_one(&found).await?;
+        self.notice_all(&self.provider.list().await?).await
+    }
+
+    /// Takes a session over. One with which something is wrong is left for later: the others need not wait for it.
+    async fn take_over_or_leave(self: &Arc<Self>, session: Session) -> Result<()> {
+        let id = session.id.clone();
+        match self.take_over(session).await {
+            Err(error) if error.code != ErrorCode::Fenced => {
+                tracing::warn!(session = %id, %error, "cannot take over a session yet");
+                self.left().insert(id);
+                Ok(())
+            }
+            done => {
+                self.left().remove(&id);
+                done
+            }
+        }
+    }
+
+    /// Tries again what was left for later.
+    pub(crate) async fn take_over_the_rest(self: &Arc<Self>) -> Result<()> {
+        let left: Vec<SandboxId> = self.left().iter().cloned().collect();
+        for id in left {
+            match self.store.session(&id).await?.filter(|session| !session.state.is_ended()) {
+                Some(session) => self.take_over_or_leave(session).await?,
+                None => drop(self.left().remove(&id)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over those of these sandboxes that were made without us.
+    pub(crate) async fn notice_all(self: &Arc<Self>, all: &[SandboxInfo]) -> Result<()> {
+        for info in all {
+            match self.notice_one(info).await {
+                Err(error) if error.code == ErrorCode::Fenced => return Err(error),
+                Err(error) => {
+                    tracing::warn!(sandbox = %info.id, %error, "cannot take over a sandbox yet");
+                }
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -38,7 +79,7 @@ impl Shared {
     }
 
     /// The same for one that is described.
-    pub(crate) async fn notice_one(self: &Arc<Self>, info: &SandboxInfo) -> Result<()> {
+    async fn notice_one(self: &Arc<Self>, info: &SandboxInfo) -> Result<()> {
         let ours = || self.live().contains_key(&info.id);
         if !info.state.is_alive() || info.spec.tied_to_creator || ours() {
             return Ok(());
@@ -96,11 +137,16 @@ impl Shared {
         sandbox: Arc<dyn Sandbox>,
         info: Option<SandboxInfo>,
     ) -> Result<()> {
-        let control = sandbox.control()?;
-        // From here on nothing that the engine before us has sent can begin.
-        if let Err(error) = control.fence().await {
-            return self.gone_meanwhile(session, &*sandbox, control, error).await;
-        }
+        let (control, execs) = (sandbox.control()?, sandbox.execs()?);
+        // After the first nothing that the engine before us has sent can begin.
+        let fenced = async {
+            control.fence().await?;
+            execs.list().await
+        };
+        let inside = match fenced.await {
+            Ok(inside) => inside,
+            Err(error) => return self.gone_meanwhile(session, &*sandbox, control, error).await,
+        };
         let mut news = vec![Happening::Adopted { epoch: self.epoch }];
         // The log lags behind by what was done just before the end.
         match (session.state, info.map(|info| info.state)) {
@@ -112,7 +158,6 @@ impl Shared {
             news.push(Happening::TransferInterrupted { transfer });
         }
         let known = self.store.executions(&session.id).await?;
-        let inside = sandbox.execs()?.list().await?;
         let mut watched = Vec::new();
         for execution in known.iter().filter(|execution| !execution.state.is_over()) {
             match find(execution, &inside) {

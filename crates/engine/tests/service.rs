@@ -4,20 +4,66 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use belljar_core::conformance::{Programs, check_all};
-use belljar_core::{ErrorCode, ExecRequest, Provider, SandboxSpec};
+use belljar_core::{
+    Capabilities, Error, ErrorCode, ExecRequest, Provider, ProviderName, Result, Sandbox, SandboxId,
+    SandboxInfo, SandboxSpec,
+};
 use belljar_engine::service::{Client, Lock, Reception};
+use belljar_engine::session::SessionState;
 use belljar_engine::store::{Query, Sqlite};
 use belljar_engine::{Config, Engine};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
 
 async fn engine(home: &Path) -> Engine {
+    troubled_engine(home, Arc::default()).await
+}
+
+/// An engine whose provider cannot be had while the flag is set.
+async fn troubled_engine(home: &Path, trouble: Arc<AtomicBool>) -> Engine {
     let store = Arc::new(Sqlite::open(&home.join("engine.db")).await.unwrap());
     let house = Home::open(Some(home.to_owned())).unwrap();
-    let provider = |epoch| Ok(Arc::new(Jail::new(house)?.with_epoch(epoch)) as Arc<dyn Provider>);
-    Engine::start(store, provider, Config::default()).await.unwrap()
+    let provider = |epoch| {
+        let jail = Jail::new(house)?.with_epoch(epoch);
+        Ok(Arc::new(Troubled { jail, trouble }) as Arc<dyn Provider>)
+    };
+    let config = Config { rounds: Duration::from_millis(20), ..Config::default() };
+    Engine::start(store, provider, config).await.unwrap()
+}
+
+struct Troubled {
+    jail: Jail,
+    trouble: Arc<AtomicBool>,
+}
+
+#[async_trait::async_trait]
+impl Provider for Troubled {
+    fn name(&self) -> ProviderName {
+        self.jail.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.jail.capabilities()
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        self.jail.create(spec).await
+    }
+
+    async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        if self.trouble.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorCode::Internal, "the test makes trouble"));
+        }
+        self.jail.open(id).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        self.jail.list().await
+    }
 }
 
 /// Serves until the test is over.
@@ -56,6 +102,37 @@ async fn what_an_execution_did_is_on_record_before_its_caller_knows() {
     sandbox.cleanup().await.unwrap();
     let events = client.events(sandbox.id(), last.seq, 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.what.name()).collect::<Vec<_>>(), ["ending", "ended"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_cannot_be_taken_over_holds_nobody_up_and_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("home");
+    std::fs::create_dir_all(&home).unwrap();
+    let before = engine(&home).await;
+    let sandbox = Provider::create(&before, SandboxSpec::default()).await.unwrap();
+    let id = sandbox.id().clone();
+    let trouble = Arc::new(AtomicBool::new(true));
+    let after = troubled_engine(&home, trouble.clone()).await;
+    let others = Provider::create(&after, SandboxSpec::default()).await.unwrap();
+    assert!(others.execute(ExecRequest::argv(["true"])).await.unwrap().termination.is_success());
+    assert_eq!(after.session(&id).await.unwrap().state, SessionState::Running, "nothing was given up");
+    trouble.store(false, Ordering::SeqCst);
+    let again = after.open(&id).await.unwrap();
+    loop {
+        match again.execute(ExecRequest::argv(["true"])).await {
+            Ok(result) => break assert!(result.termination.is_success()),
+            Err(error) => {
+                assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+                tokio::time::sleep(Duration::from_millis(error.retry_after_ms.unwrap() / 50)).await;
+            }
+        }
+    }
+    let names: Vec<&str> =
+        after.events(&id, 3, 100).await.unwrap().iter().map(|event| event.what.name()).collect();
+    assert_eq!(names, ["adopted", "exec_accepted", "exec_started", "exec_finished"]);
+    again.cleanup().await.unwrap();
+    others.cleanup().await.unwrap();
 }
 
 #[tokio::test]

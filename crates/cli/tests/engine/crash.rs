@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use belljar_engine::failpoint;
 use serde_json::Value;
 
-use crate::surroundings::patience;
-use crate::{House, counted, until};
+use crate::surroundings::{announce, patience};
+use crate::{House, counted, setting, until};
 
 /// How many there are at once, at most.
 const SESSIONS: usize = 50;
@@ -103,10 +103,6 @@ fn said(house: &House, words: &[&str]) -> Value {
     serde_json::from_slice(&house.run(words).stdout).unwrap_or(Value::Null)
 }
 
-fn seeds() -> u64 {
-    std::env::var("BELLJAR_ENGINE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
-}
-
 #[test]
 fn killed_at_random_moments_under_load_it_loses_nothing() {
     let mut house = House::new();
@@ -114,7 +110,7 @@ fn killed_at_random_moments_under_load_it_loses_nothing() {
     assert!(house.run(&["run", "--", "true"]).status.success());
     let told = Mutex::new(Told::default());
     let mut slowest = Duration::ZERO;
-    for seed in 0..seeds() {
+    for seed in 0..setting("BELLJAR_ENGINE_SEEDS", 20) {
         slowest = slowest.max(house.start(None));
         let stop = AtomicBool::new(false);
         let mut dice = Dice::new(seed + 1);
@@ -142,6 +138,7 @@ fn killed_at_random_moments_under_load_it_loses_nothing() {
     }
     slowest = slowest.max(house.start(None));
     assert!(slowest < patience(Duration::from_secs(10)), "it took {slowest:?} to take over");
+    announce(&format!("the slowest of the engines served {slowest:?} after its start"));
     let told = told.into_inner().unwrap();
     assert!(!told.created.is_empty() && !told.finished.is_empty(), "the control: something was done");
     judge(&house, &told);

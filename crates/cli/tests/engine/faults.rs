@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::surroundings::processes::{in_slot, send};
 use crate::surroundings::{SmallDisk, patience};
-use crate::{House, counted, until};
+use crate::{House, counted, setting, until};
 
 /// What a log says of the end of an execution.
 fn end_of(events: &[Value], exec: usize) -> &Value {
@@ -201,11 +201,6 @@ fn a_clock_that_jumps_ends_nobody_and_makes_nobody_immortal() {
     }
 }
 
-fn pause_of_the_machine() -> Duration {
-    let seconds = std::env::var("BELLJAR_ENGINE_SUSPEND").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(5))
-}
-
 #[test]
 fn a_machine_that_was_suspended_goes_on_where_it_was() {
     let mut house = House::new();
@@ -225,13 +220,19 @@ fn a_machine_that_was_suspended_goes_on_where_it_was() {
         stopped.extend(everyone().iter().inspect(|pid| signal(pid, Signal::STOP)));
     }
     // This is the fault itself: time passes and nobody notices.
-    std::thread::sleep(pause_of_the_machine());
+    std::thread::sleep(Duration::from_secs(setting("BELLJAR_ENGINE_SUSPEND", 5)));
     stopped.iter().for_each(|pid| signal(pid, Signal::CONT));
     let whole: String = (1..=400).map(|number| format!("{number}\n")).collect();
     assert_eq!(end_in_time(&house, &id, &exec)["code"], 6);
     assert_eq!(house.json(&["logs", &id, &exec])["executions"][0]["stdout"], whole);
     assert_eq!(house.shell(&id, "echo works")["stdout"], "works\n");
     assert_eq!(house.create(60).len(), id.len());
+}
+
+/// When a process started, in ticks since boot.
+fn started(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -241,6 +242,12 @@ fn a_number_that_another_process_has_by_now_is_nobody_to_kill() {
     let lock = house.home().join("sandboxes").join(&id).join("lock");
     let (written, mut built, monitor) = (fs::read(&lock).unwrap(), house.built(&id), house.monitor(&id));
     let mut innocent = Command::new("sleep").arg("600").spawn().unwrap();
+    // It came later, as the kernel counts it: in ticks.
+    while started(innocent.id()) == built["monitor"]["started"] {
+        innocent.kill().unwrap();
+        innocent.wait().unwrap();
+        innocent = Command::new("sleep").arg("600").spawn().unwrap();
+    }
     built["monitor"]["pid"] = innocent.id().into();
     fs::write(&lock, serde_json::to_vec(&built).unwrap()).unwrap();
     // It does not answer, so it is to be killed without being asked.

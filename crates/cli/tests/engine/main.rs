@@ -1,6 +1,10 @@
 //! `belljar engine` is killed at any moment, and nothing that was accepted is lost, run twice or orphaned.
 //!
-//! `BELLJAR_ENGINE_SEEDS` says how many random moments are tried (20, all of them in `make soak`).
+//! | variable | meaning, and what it is in `make soak` |
+//! |---|---|
+//! | `BELLJAR_ENGINE_SEEDS` | how many random moments to be killed at are tried (20; 200) |
+//! | `BELLJAR_ENGINE_SUSPEND` | for how many seconds the machine is suspended (5; 60) |
+//! | `BELLJAR_ENGINE_SESSIONS` | how many short sessions there are (300; 20000) |
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,6 +14,7 @@ mod surroundings;
 mod crash;
 mod everyday;
 mod faults;
+mod load;
 mod readers;
 
 use std::collections::BTreeMap;
@@ -19,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use belljar_engine::service::Client;
 use serde_json::Value;
 
 use crate::surroundings::processes::{Process, in_slot};
@@ -74,21 +80,41 @@ impl House {
 
     /// Starts an engine and waits until it serves; answers how long that took.
     fn start(&mut self, place_to_die: Option<&str>) -> Duration {
+        // Whatever ends is forgotten at once, or never.
+        let most = if place_to_die == Some("forget.removed") { "0" } else { "1000" };
+        let mut command = self.command(&["engine", "--patience", "30s", "--most", most]);
+        command.envs(place_to_die.map(|place| ("BELLJAR_FAILPOINT", place)));
+        let (took, line) = self.serve(command);
+        assert!(place_to_die.is_some() || line.starts_with("serving "), "the engine said {line:?}");
+        took
+    }
+
+    /// The same with these options.
+    fn start_with(&mut self, options: &[&str]) {
+        let (_, line) = self.serve(self.command(&[&["engine"], options].concat()));
+        assert!(line.starts_with("serving "), "the engine said {line:?}");
+    }
+
+    fn serve(&mut self, mut command: Command) -> (Duration, String) {
         let begun = Instant::now();
-        let mut command = self.command(&["engine", "--patience", "30s"]);
-        if let Some(place) = place_to_die {
-            command.env("BELLJAR_FAILPOINT", place);
-            // Whatever ends is forgotten at once, or never.
-            command.args(["--most", if place == "forget.removed" { "0" } else { "1000" }]);
-        }
         let mut engine = command.stderr(Stdio::inherit()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(engine.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.engine = Some(engine);
-        if place_to_die.is_none() {
-            assert!(line.starts_with("serving "), "the engine said {line:?}");
-        }
-        begun.elapsed()
+        (begun.elapsed(), line)
+    }
+
+    /// The engine, for programs.
+    async fn client(&self) -> Client {
+        Client::find(self.home()).await.unwrap().expect("an engine that serves")
+    }
+
+    /// What the engine holds in memory, in bytes.
+    fn resident(&self) -> u64 {
+        let pid = self.engine.as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
     }
 
     /// Kills the engine as nothing else does.
@@ -165,6 +191,15 @@ impl Drop for House {
         let words: Vec<&str> = ["rm", "-f"].into_iter().chain(ids.lines()).collect();
         self.run(&words);
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A number from the environment, for runs longer than usual.
+fn setting(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
 /// How often each word stands in a log.

@@ -7,24 +7,9 @@ use belljar_core::{
     ErrorCode, ExecEvent, ExecId, ExecRequest, Position, Provider, Sandbox, SandboxId, SandboxSpec, Stream,
     Termination,
 };
-use belljar_engine::service::Client;
 
-use crate::House;
 use crate::surroundings::patience;
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-/// The engine that serves now, once there is one.
-async fn engine(house: &House) -> Client {
-    loop {
-        if let Some(client) = Client::find(house.home()).await.unwrap() {
-            return client;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+use crate::{House, runtime};
 
 /// What one reader has had so far, and where it goes on.
 #[derive(Default)]
@@ -82,7 +67,7 @@ fn output_goes_on_across_restarts_without_loss_or_repetition() {
     let exec = ExecId(house.begin(id.as_str(), &script).parse().unwrap());
     let mut restarts = 0;
     while had.ended.is_none() {
-        let client = runtime.block_on(engine(&house));
+        let client = runtime.block_on(house.client());
         let sandbox = runtime.block_on(client.open(&id)).unwrap();
         // A reader is in the middle when the engine dies under it.
         let pieces = if restarts < 6 { 100 } else { usize::MAX };
@@ -112,23 +97,15 @@ fn output_goes_on_across_restarts_without_loss_or_repetition() {
     assert_eq!((had.missing, had.ended), (0, Some(Termination::Exited { code: 9 })));
 }
 
-/// What a process holds in memory, in bytes.
-fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
-}
-
 #[test]
 fn a_gigabyte_is_written_whatever_its_readers_do() {
     const GIGABYTE: u64 = 1_000_000_000;
     const LINE: &[u8] = b"0123456\n";
     let mut house = House::new();
     house.start(None);
-    let engine_pid = house.engine.as_ref().unwrap().id();
     let runtime = runtime();
     runtime.block_on(async {
-        let client = engine(&house).await;
+        let client = house.client().await;
         let sandbox: Arc<dyn Sandbox> = client.create(SandboxSpec::default()).await.unwrap();
         let mut request = ExecRequest::shell(format!("yes 0123456 | head -c {GIGABYTE}"));
         request.timeout = patience(Duration::from_secs(300));
@@ -139,7 +116,7 @@ fn a_gigabyte_is_written_whatever_its_readers_do() {
             assert!(matches!(handle.next().await.unwrap(), Some(ExecEvent::Output { .. })));
         }
         drop(handle);
-        let before = resident(engine_pid);
+        let before = house.resident();
         // One takes next to nothing: its socket and its share of everyone's buffers are full, and stay so.
         let slow = sandbox.execs().unwrap().attach(exec, Position::START).await.unwrap();
         assert!(matches!(slow.next().await.unwrap(), Some(ExecEvent::Started { .. })));
@@ -155,7 +132,7 @@ fn a_gigabyte_is_written_whatever_its_readers_do() {
                 trickle.take_of(slow.next().await.unwrap().unwrap(), LINE);
             }
             visits += 1;
-            most = most.max(resident(engine_pid));
+            most = most.max(house.resident());
         }
         assert!(visits > 3, "it did come back: {visits}");
         assert_eq!(returning.ended, Some(Termination::Exited { code: 0 }), "unharmed");

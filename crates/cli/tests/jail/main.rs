@@ -22,7 +22,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use surroundings::processes::{Process, in_slot, processes, send};
+use surroundings::processes::{Process, cgroups, in_slot, processes, send};
 use surroundings::{belljar, is_rootless, not_promised_rootless, patience, slowness, span};
 
 /// For conditions that have no bound of their own.
@@ -216,25 +216,6 @@ struct Keepers {
 fn marked(marker: &str) -> Vec<Process> {
     let mut found = processes();
     found.retain(|process| process.slot().is_some() && process.command.contains(marker));
-    found
-}
-
-/// The cgroups of a slot, in every hierarchy.
-fn cgroups(slot: u32) -> Vec<PathBuf> {
-    fn search(directory: &Path, depth: u32, number: &str, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            if directory.ends_with("belljar") && entry.file_name() == number {
-                found.push(entry.path());
-            } else if depth > 0 {
-                search(&entry.path(), depth - 1, number, found);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    search(Path::new("/sys/fs/cgroup"), 5, &slot.to_string(), &mut found);
     found
 }
 

@@ -76,6 +76,12 @@ pub fn span(seconds: u32) -> String {
     format!("{}s", seconds * slowness())
 }
 
+/// Says something where it is seen even if the test passes.
+pub fn announce(what: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "{test}: {what}");
+}
+
 /// Whether to try what is promised without root. Without root, and without having been asked for that, tests fail: they
 /// would pass without having seen the walls.
 pub fn is_rootless() -> bool {

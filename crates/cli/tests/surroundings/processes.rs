@@ -1,6 +1,7 @@
 //! Processes, as the host sees them.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::is_rootless;
 
@@ -64,6 +65,26 @@ pub fn in_slot(slot: u32) -> Vec<Process> {
     found
 }
 
+/// The cgroups of a slot, in every hierarchy.
+pub fn cgroups(slot: u32) -> Vec<PathBuf> {
+    fn search(directory: &Path, depth: u32, number: &str, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if directory.ends_with("belljar") && entry.file_name() == number {
+                found.push(entry.path());
+            } else if depth > 0 {
+                search(&entry.path(), depth - 1, number, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    search(Path::new("/sys/fs/cgroup"), 5, &slot.to_string(), &mut found);
+    found
+}
+
+/// Sends a signal to a process that is there.
 pub fn send(pid: i32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();

@@ -142,9 +142,11 @@ pub(super) fn ended(directory: &Path) -> Ended {
         .unwrap_or(Ended { state: SandboxState::Lost, stats: None })
 }
 
-/// The executions of a sandbox that has ended, as its monitor left word; `None` if it left none.
+/// The executions of a sandbox that has ended, as its monitor left word; `None` if it left none at all.
 pub(super) fn executions(directory: &Path) -> Option<Vec<Remembered>> {
-    read_json(&directory.join(SPOOL_DIR).join(EXECUTIONS_FILE))
+    let spool = directory.join(SPOOL_DIR);
+    let has_ended = || spool.join(ENDED_FILE).exists();
+    read_json(&spool.join(EXECUTIONS_FILE)).or_else(|| has_ended().then(Vec::new))
 }
 
 fn create(path: &Path) -> io::Result<File> {
