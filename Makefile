@@ -41,9 +41,10 @@ fuzz: test-tools ## Look for inputs that break what reads foreign bytes: FUZZ_SE
 fuzz-short: test-tools ## The same, a minute for each target
 	@scripts/fuzz run --seconds 60
 
-soak: build ## Ten thousand sandboxes made and ended, with what watches over them killed at random
+soak: build ## Ten thousand sandboxes and twenty thousand sessions, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar
-	@BELLJAR_ENGINE_SEEDS=200 cargo test --locked --release -p belljar --test engine -- killed_at_random
+	@BELLJAR_ENGINE_SEEDS=200 BELLJAR_ENGINE_SUSPEND=60 BELLJAR_ENGINE_SESSIONS=20000 \
+		cargo test --locked --release -p belljar --test engine -- --test-threads 1
 
 # Measuring takes root, whoever builds.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)

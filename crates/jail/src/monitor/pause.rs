@@ -16,6 +16,8 @@ use crate::control::Answer;
 
 /// How long processes may take to stand still. Callers wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the clocks stand at most: a sandbox that nobody wants back does not hold its memory for good.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long it is between two looks whether they do.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -38,12 +40,17 @@ impl Pause {
             Self::Freezing { since, .. } | Self::Frozen { since } => Some(since),
         }
     }
+
+    /// What the clocks say.
+    fn clock(self, now: Duration) -> Duration {
+        self.since().map_or(now, |since| since.max(now.saturating_sub(LONGEST)))
+    }
 }
 
 impl Service {
     /// The time by which the sandbox's life is measured.
     pub(super) fn life_clock(&self) -> Duration {
-        self.pause.since().unwrap_or_else(boottime)
+        self.pause.clock(boottime())
     }
 
     /// How long to wait for things to happen, as far as pausing is concerned.
@@ -125,9 +132,12 @@ impl Service {
 
     /// Lets everything go on; what was left of the sandbox's life is left now.
     fn thaw(&mut self) {
-        let Some(since) = self.pause.since() else { return };
+        if self.pause == Pause::Not {
+            return;
+        }
+        let now = boottime();
+        self.deadline = self.deadline.saturating_add(now.saturating_sub(self.pause.clock(now)));
         self.pause = Pause::Not;
-        self.deadline = self.deadline.saturating_add(boottime().saturating_sub(since));
         if let Some(freezer) = &self.given.freezer {
             freezer.request(false);
         }
@@ -141,5 +151,20 @@ impl Service {
             client.link.queue(&answer(last));
             client.role = Role::Closing;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_stand_still_but_not_for_good() {
+        let hours = |count: u64| Duration::from_secs(count * 3600);
+        let paused = Pause::Frozen { since: hours(5) };
+        assert_eq!(Pause::Not.clock(hours(7)), hours(7));
+        assert_eq!(paused.clock(hours(7)), hours(5));
+        assert_eq!(paused.clock(hours(5) + LONGEST), hours(5));
+        assert_eq!(paused.clock(hours(6) + LONGEST), hours(6), "they go again");
     }
 }
