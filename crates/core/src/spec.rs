@@ -49,6 +49,12 @@ impl Default for SandboxSpec {
 impl SandboxSpec {
     /// The longest life that can be asked for.
     pub const MAX_TTL: Duration = Duration::from_secs(365 * 86_400);
+    /// How many labels it may have.
+    pub const MAX_LABELS: usize = 64;
+    /// The most bytes of a label's name.
+    pub const MAX_LABEL_NAME: usize = 63;
+    /// The most bytes of a label's value.
+    pub const MAX_LABEL_VALUE: usize = 255;
 
     /// Refuses what no provider could honour.
     pub fn check(&self) -> Result<()> {
@@ -62,7 +68,40 @@ impl SandboxSpec {
             )
             .hint("a sandbox lives for up to 365 days; it can be extended while it runs"));
         }
-        check_env(&self.env)
+        check_env(&self.env)?;
+        Self::check_labels(&self.labels)
+    }
+
+    /// Refuses labels that would burden everybody who lists sandboxes.
+    pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+        if labels.len() > Self::MAX_LABELS {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("{} labels are too many", labels.len()),
+            )
+            .hint(format!("a sandbox has at most {}", Self::MAX_LABELS)));
+        }
+        if labels.contains_key("") {
+            return Err(Error::new(ErrorCode::InvalidArgument, "a label has no name").hint("give it one"));
+        }
+        let too_long = |name: &str, value: &str| {
+            name.len() > Self::MAX_LABEL_NAME || value.len() > Self::MAX_LABEL_VALUE
+        };
+        match labels.iter().find(|(name, value)| too_long(name, value)) {
+            Some((name, _)) => {
+                let shown: String = name.chars().take(Self::MAX_LABEL_NAME).collect();
+                Err(Error::new(
+                    ErrorCode::InvalidArgument,
+                    format!("label `{}` is too long", shown.escape_debug()),
+                )
+                .hint(format!(
+                    "a name has at most {} bytes, a value {}",
+                    Self::MAX_LABEL_NAME,
+                    Self::MAX_LABEL_VALUE
+                )))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -78,4 +117,26 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_bounded_in_every_way() {
+        let check = |labels: Vec<(String, String)>| {
+            SandboxSpec { labels: labels.into_iter().collect(), ..SandboxSpec::default() }.check()
+        };
+        let label = |name: usize, value: usize| vec![("n".repeat(name), "v".repeat(value))];
+        let many = |count: usize| (0..count).map(|number| (number.to_string(), String::new())).collect();
+        for good in [label(1, 0), label(63, 255), many(64)] {
+            check(good).unwrap();
+        }
+        for bad in [label(0, 1), label(64, 0), label(1, 256), many(65)] {
+            let error = check(bad).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidArgument);
+            assert!(error.hint.is_some(), "{error}");
+        }
+    }
 }

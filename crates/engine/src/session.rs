@@ -12,7 +12,6 @@
 //!                   ending ──▶ ended
 //! ```
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -219,9 +218,6 @@ pub struct SessionRequest {
     /// A second request with the same key, of the same tenant, is the same request.
     #[serde(default)]
     pub key: Option<String>,
-    /// Words that its owner finds it by.
-    #[serde(default)]
-    pub metadata: BTreeMap<String, String>,
     /// How long nothing may happen in it.
     #[serde(default)]
     pub idle: Option<Duration>,

@@ -141,16 +141,11 @@ fn known_template(name: &str) -> Result<String> {
     ))
 }
 
-fn labels(given: &[String]) -> Result<BTreeMap<String, String>> {
+/// Reads `--label`, as what a sandbox is given or found by.
+pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>> {
     let labels = pairs("--label", given, |text| format!("write --label {text}=VALUE"))?;
-    match labels.iter().find(|(name, value)| name.len() > 63 || value.len() > 255) {
-        Some((name, _)) => {
-            let shown: String = name.chars().take(63).collect();
-            Err(wrong("--label", format!("`{}` is too long", shown.escape_debug()))
-                .hint("a name has at most 63 bytes, a value 255"))
-        }
-        None => Ok(labels),
-    }
+    SandboxSpec::check_labels(&labels).map_err(|error| in_option("--label", error))?;
+    Ok(labels)
 }
 
 #[cfg(test)]
@@ -213,5 +208,10 @@ mod tests {
         assert_eq!(spec.labels["job"], "a=b");
         assert!(with(|options| options.labels = vec!["job".into()]).is_err());
         assert!(with(|options| options.labels = vec!["=x".into()]).is_err());
+        let many = (0..65).map(|number| format!("{number}=x")).collect();
+        for bad in [vec![format!("{}=x", "n".repeat(64))], vec![format!("n={}", "v".repeat(256))], many] {
+            let error = with(|options| options.labels = bad).unwrap_err();
+            assert!(error.message.contains("--label") && error.hint.is_some(), "{error:?}");
+        }
     }
 }

@@ -184,7 +184,7 @@ pub(super) async fn lists_go_from_the_newest_back_page_by_page(store: &dyn Store
     let epoch = store.take_over().await.unwrap();
     for number in 0..25 {
         let mut session = of(if number % 2 == 0 { "even" } else { "odd" }, None, number);
-        session.request.metadata = BTreeMap::from([("third".into(), (number % 3).to_string())]);
+        session.request.spec.labels = BTreeMap::from([("third".into(), (number % 3).to_string())]);
         let id = accept(store, epoch, &session).await;
         if number < 10 {
             store.append(epoch, &id, &[ended(EndReason::Killed, 0)], 0).await.unwrap();
@@ -210,13 +210,63 @@ pub(super) async fn lists_go_from_the_newest_back_page_by_page(store: &dyn Store
     let queued = Query { limit: 4, states: vec!["queued".into(), "running".into()], ..Query::default() };
     assert_eq!(listed(queued).await.0, (10..25).rev().collect::<Vec<_>>());
     let third = BTreeMap::from([("third".to_owned(), "1".to_owned())]);
-    let found = listed(Query { limit: 3, metadata: third, ..Query::default() }).await;
+    let found = listed(Query { limit: 3, labels: third, ..Query::default() }).await;
     assert_eq!(found.0, (0..25).rev().filter(|number| number % 3 == 1).collect::<Vec<_>>());
     let alive = store.alive().await.unwrap();
     assert_eq!(
         alive.iter().map(|session| session.created_ms - 1_000).collect::<Vec<_>>(),
         (10..25).collect::<Vec<_>>()
     );
+}
+
+pub(super) async fn what_is_rare_is_found_among_many(store: &dyn Store) {
+    let epoch = store.take_over().await.unwrap();
+    let rare = BTreeMap::from([("rare".to_owned(), "yes".to_owned())]);
+    for number in 0..2_500u16 {
+        let mut session = session(0);
+        let [high, low] = number.to_be_bytes();
+        let mut random = [0; 16];
+        random[..4].copy_from_slice(&[high, low / 32, low % 32, 0]);
+        session.id = SandboxId::from_random(random);
+        session.created_ms = number.into();
+        if number == 3 || number == 1_400 {
+            session.request.spec.labels = rare.clone();
+        }
+        accept(store, epoch, &session).await;
+    }
+    let mut query = Query { limit: 1, labels: rare, ..Query::default() };
+    for expected in [1_400, 3] {
+        let page = store.sessions(&query).await.unwrap();
+        assert_eq!(page.sessions.iter().map(|session| session.created_ms).collect::<Vec<_>>(), [expected]);
+        query.cursor = page.cursor;
+        assert_eq!(query.cursor.is_some(), expected == 1_400);
+    }
+    query.labels.insert("rare".into(), "no".into());
+    let none = store.sessions(&query).await.unwrap();
+    assert_eq!((none.sessions.len(), none.cursor), (0, None));
+}
+
+pub(super) async fn pages_fit_into_one_answer(store: &dyn Store) {
+    let epoch = store.take_over().await.unwrap();
+    for number in 0..12 {
+        let mut session = session(number);
+        let size = if number == 5 { 3_000_000 } else { 500_000 };
+        session.request.spec.env.insert("LARGE".into(), "x".repeat(size));
+        accept(store, epoch, &session).await;
+    }
+    let mut query = Query { limit: 1000, ..Query::default() };
+    let mut all = Vec::new();
+    loop {
+        let page = store.sessions(&query).await.unwrap();
+        let size = serde_json::to_vec(&page).unwrap().len();
+        assert!(!page.sessions.is_empty() && size < belljar_core::wire::MAX_CONTROL, "{size} bytes");
+        all.extend(page.sessions.iter().map(|session| session.created_ms - 1_000));
+        query.cursor = page.cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(all, (0..12).rev().collect::<Vec<_>>(), "none twice, none left out");
 }
 
 pub(super) async fn what_is_over_is_forgotten_and_its_use_is_not(store: &dyn Store) {

@@ -126,12 +126,12 @@ pub struct Query {
     /// In one of these states; empty means all.
     #[serde(default)]
     pub states: Vec<String>,
-    /// With all of these in their metadata.
+    /// With all of these labels.
     #[serde(default)]
-    pub metadata: std::collections::BTreeMap<String, String>,
+    pub labels: std::collections::BTreeMap<String, String>,
     /// Where the last page ended.
     pub cursor: Option<u64>,
-    /// How many at most.
+    /// How many at most; there are fewer where they are large.
     pub limit: u32,
 }
 

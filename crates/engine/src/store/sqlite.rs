@@ -27,8 +27,10 @@ const MIGRATIONS: &[&str] = &[include_str!("sqlite.sql")];
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How many sessions are forgotten at a time.
 const BATCH: u32 = 256;
-/// How many rows are looked at for one page.
+/// How many rows are looked at in one go.
 const SCANNED: u32 = 1000;
+/// A page that is larger than this ends early, so that it can be sent as one answer.
+const PAGE_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of the log that are kept for reuse.
 const LOG_KEPT: &str = "8388608";
 const DAY_MS: u64 = 86_400_000;
@@ -383,7 +385,8 @@ impl Store for Sqlite {
         let states = (!query.states.is_empty()).then(|| format!(",{},", query.states.join(",")));
         let limit = query.limit.clamp(1, SCANNED) as usize;
         let mut page = Page { sessions: Vec::new(), cursor: None };
-        let mut cursor = query.cursor;
+        let (mut looked_at, mut bytes) = (query.cursor, 0);
+        let mut shown = None;
         loop {
             let rows = sqlx::query(
                 "SELECT number, seq, session FROM sessions
@@ -392,24 +395,27 @@ impl Store for Sqlite {
                  ORDER BY number DESC LIMIT $4",
             )
             .bind(query.tenant.as_ref().map(|tenant| &tenant.0))
-            .bind(cursor.map(number))
+            .bind(looked_at.map(number))
             .bind(&states)
             .bind(SCANNED)
             .fetch_all(&self.readers)
             .await?;
             let last = (rows.len() as u64) < u64::from(SCANNED);
             for row in rows {
+                let size = row.try_get::<&str, _>(2)?.len();
                 let SessionRow { number, session, .. } = SessionRow::from(row)?;
-                let has =
-                    |(name, value): (&String, &String)| session.request.metadata.get(name) == Some(value);
-                if !query.metadata.iter().all(has) {
+                looked_at = Some(number.unsigned_abs());
+                let labels = &session.request.spec.labels;
+                if !query.labels.iter().all(|(name, value)| labels.get(name) == Some(value)) {
                     continue;
                 }
-                if page.sessions.len() == limit {
-                    page.cursor = cursor;
+                bytes += size;
+                let is_full = page.sessions.len() == limit || bytes > PAGE_BYTES;
+                if is_full && !page.sessions.is_empty() {
+                    page.cursor = shown;
                     return Ok(page);
                 }
-                cursor = Some(number.unsigned_abs());
+                shown = looked_at;
                 page.sessions.push(session);
             }
             if last {
@@ -571,6 +577,8 @@ mod tests {
         the_same_key_is_the_same_session,
         a_name_is_given_once,
         lists_go_from_the_newest_back_page_by_page,
+        what_is_rare_is_found_among_many,
+        pages_fit_into_one_answer,
         what_is_over_is_forgotten_and_its_use_is_not,
         writers_at_once_lose_nothing,
     }
