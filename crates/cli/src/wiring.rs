@@ -54,8 +54,11 @@ pub(crate) async fn new_engine(
     let reception = Reception::open(home.path())?;
     let store = Sqlite::open(&database(home.path())).await?;
     let path = home.path().to_owned();
-    let provider = |epoch| Ok(Arc::new(Jail::new(home)?.with_epoch(epoch)) as Arc<dyn Provider>);
-    let engine = Engine::start(Arc::new(store), provider, config).await?;
+    let provider = |epoch| {
+        lock.set_epoch(epoch)?;
+        Ok(Arc::new(Jail::new(home)?.with_epoch(epoch)) as Arc<dyn Provider>)
+    };
+    let engine = Engine::start(Arc::new(store), lock.epoch(), provider, config).await?;
     Ok((engine, lock, reception, path))
 }
 

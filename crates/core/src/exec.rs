@@ -561,6 +561,9 @@ pub struct ExecInfo {
     /// The key that its caller gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// How much it has said so far.
+    #[serde(default)]
+    pub said: Position,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_core::{Error, ErrorCode, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Admission, Capacity, Overloaded, Permit};
 use crate::clock::now_ms;
@@ -76,13 +76,14 @@ pub(crate) struct Shared {
 
 impl Engine {
     /// Takes over the store and every session in it. The provider is made for the engine's number, by which sandboxes
-    /// tell it from those before it.
+    /// tell it from those before it; it is higher than theirs and than `above`.
     pub async fn start(
         store: Arc<dyn Store>,
+        above: u64,
         provider: impl FnOnce(u64) -> Result<Arc<dyn Provider>>,
         config: Config,
     ) -> Result<Self> {
-        let epoch = store.take_over().await?;
+        let epoch = store.take_over(above).await?;
         let shared = Arc::new(Shared {
             store,
             provider: provider(epoch)?,
@@ -99,8 +100,8 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes a session and waits until it runs. The session is made even if the caller stops waiting; whoever asks again
-    /// with the same key gets it.
+    /// Makes a session and waits until it runs. With a key it is made even if the caller stops waiting, and whoever asks
+    /// again with the same key gets it. Without one nobody could ask for it: dropping the future gives it up.
     pub async fn create(&self, request: SessionRequest) -> Result<Session> {
         request.spec.check()?;
         if self.shared.draining.load(Ordering::SeqCst) {
@@ -108,8 +109,19 @@ impl Engine {
                 .hint("try again in a moment")
                 .retry_after(Duration::from_secs(5)));
         }
-        let shared = self.shared.clone();
-        joined(tokio::spawn(async move { shared.create(request).await })).await
+        let (shared, has_key) = (self.shared.clone(), request.key.is_some());
+        let (_stays, leaves) = oneshot::channel::<()>();
+        let leaves = async move {
+            let _ = leaves.await;
+            if has_key {
+                std::future::pending::<()>().await;
+            }
+        };
+        let made = joined(tokio::spawn(async move {
+            let session = shared.create(request, leaves).await?;
+            Ok(Unclaimed { session: Some(session), shared: (!has_key).then_some(shared) })
+        }));
+        made.await?.claim()
     }
 
     /// What is remembered of a session.
@@ -178,6 +190,30 @@ impl Engine {
     }
 }
 
+/// A session that ends unless somebody learns its name.
+struct Unclaimed {
+    session: Option<Session>,
+    shared: Option<Arc<Shared>>,
+}
+
+impl Unclaimed {
+    fn claim(mut self) -> Result<Session> {
+        self.session.take().ok_or_else(gone)
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let (Some(session), Some(shared)) = (self.session.take(), self.shared.take()) {
+            tokio::spawn(async move {
+                if let Err(error) = shared.give_up(&session.id).await {
+                    tracing::warn!(session = %session.id, %error, "cannot end a session that nobody knows of");
+                }
+            });
+        }
+    }
+}
+
 /// The answer of a task that goes on whether or not anybody waits for it.
 pub(crate) async fn joined<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     task.await.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, format!("a task failed: {error}"))))
@@ -220,7 +256,11 @@ impl Shared {
         Ok(())
     }
 
-    async fn create(self: &Arc<Self>, request: SessionRequest) -> Result<Session> {
+    async fn create(
+        self: &Arc<Self>,
+        request: SessionRequest,
+        leaves: impl Future<Output = ()>,
+    ) -> Result<Session> {
         let id = match &request.spec.id {
             Some(id) => self.free_name(id).await?,
             None => belljar_providers::new_id()?,
@@ -234,12 +274,25 @@ impl Shared {
         failpoint::pass("create.accepted");
         let tenant = session.request.tenant.clone();
         let patience = session.request.patience.unwrap_or(self.config.patience);
-        match self.admission.admit(tenant, patience).await {
+        let admitted = tokio::select! {
+            admitted = self.admission.admit(tenant, patience) => admitted,
+            () = leaves => {
+                let error = Error::new(ErrorCode::Lost, "its caller went away before there was room");
+                return Err(self.never_made(&session.id, EndReason::Interrupted, error).await);
+            }
+        };
+        match admitted {
             Ok(permit) => self.make(session, permit).await,
             Err(overloaded) => {
                 Err(self.never_made(&session.id, EndReason::QueueTimeout, overloaded.into()).await)
             }
         }
+    }
+
+    /// Ends a session of which nobody knows, and leaves nothing.
+    async fn give_up(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        self.end(id, EndReason::Interrupted).await?;
+        self.provider.open(id).await?.cleanup().await
     }
 
     /// A name that the caller chose: free, or that of a session of which nothing is left but the record, which goes then.
@@ -262,7 +315,12 @@ impl Shared {
             let session = self.store.session(id).await?.ok_or_else(|| unknown(id))?;
             match (session.state, &session.error) {
                 (SessionState::Queued | SessionState::Creating, _) => {}
-                (SessionState::Ended { reason: EndReason::Failed }, Some(error)) => return Err(error.clone()),
+                (
+                    SessionState::Ended {
+                        reason: EndReason::Failed | EndReason::QueueTimeout | EndReason::Interrupted,
+                    },
+                    Some(error),
+                ) => return Err(error.clone()),
                 _ => return Ok(session),
             }
             if news.changed().await.is_err() {
@@ -334,13 +392,26 @@ impl Shared {
     pub(crate) async fn end(self: &Arc<Self>, id: &SandboxId, reason: EndReason) -> Result<()> {
         let Some(live) = self.live().get(id).cloned() else {
             let session = self.store.session(id).await?.ok_or_else(|| unknown(id))?;
-            return if session.state.is_ended() { Ok(()) } else { Err(not_yet(&session)) };
+            return if session.state.is_ended() {
+                self.end_what_is_left(id).await
+            } else {
+                Err(not_yet(&session))
+            };
         };
         self.record(id, &[Happening::Ending { reason, error: None }]).await?;
         failpoint::pass("end.asked");
         live.sandbox.control()?.kill().await?;
         live.until_over().await;
         Ok(())
+    }
+
+    /// A session that has ended should have no sandbox that lives; if it has one after all, it is not spared.
+    async fn end_what_is_left(&self, id: &SandboxId) -> Result<()> {
+        match self.provider.open(id).await {
+            Ok(sandbox) => sandbox.control()?.kill().await,
+            Err(error) if error.code == ErrorCode::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes down that a session is over. Its executions' watchers have the word before.
@@ -516,6 +587,8 @@ impl From<StoreError> for Error {
                 .retry_after(Duration::from_secs(5)),
             StoreError::Newer { .. } => Self::new(ErrorCode::Version, message)
                 .hint("use the Belljar that wrote it, or another data directory"),
+            StoreError::Foreign(_) => Self::new(ErrorCode::InvalidArgument, message)
+                .hint("give a file that `belljar backup` has written"),
             StoreError::Inconsistent(_) | StoreError::Database(_) => Self::new(ErrorCode::Internal, message),
         }
     }

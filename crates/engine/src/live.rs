@@ -17,7 +17,7 @@ use crate::engine::{Shared, gone, joined};
 use crate::event::{Happening, TransferKind};
 use crate::failpoint;
 use crate::meter::{Amount, Meter};
-use crate::session::{OnIdle, Session};
+use crate::session::{OnIdle, Session, SessionState};
 
 /// What is held in memory of a session.
 pub(crate) struct Live {
@@ -27,6 +27,8 @@ pub(crate) struct Live {
     idle: Option<Duration>,
     used_at: Mutex<Instant>,
     busy: AtomicUsize,
+    /// Held while that changes, so that the log has it in the same order.
+    pub(crate) paused: tokio::sync::Mutex<bool>,
     execs: AtomicU64,
     transfers: AtomicU64,
     /// Whether something can still begin. Held while it does, so that the end comes after it.
@@ -73,6 +75,15 @@ pub(crate) fn hide_key(info: &mut ExecInfo) {
     info.key = info.key.take().filter(|key| !key.starts_with(OURS));
 }
 
+async fn kill_by_key(sandbox: &dyn Sandbox, key: &str) -> Result<()> {
+    let execs = sandbox.execs()?;
+    let found = execs.list().await?.into_iter().find(|info| info.key.as_deref() == Some(key));
+    match found {
+        Some(info) => execs.kill(info.exec).await,
+        None => Ok(()),
+    }
+}
+
 /// What an execution used.
 fn meter_of(usage: &Usage) -> Meter {
     Meter {
@@ -105,7 +116,7 @@ pub(crate) struct Busy(Arc<Live>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        *self.0.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.touch();
         self.0.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -125,6 +136,7 @@ impl Live {
             idle: session.request.idle,
             used_at: Mutex::new(Instant::now()),
             busy: AtomicUsize::new(0),
+            paused: tokio::sync::Mutex::new(session.state == SessionState::Paused),
             execs: AtomicU64::new(execs),
             transfers: AtomicU64::new(transfers),
             open: tokio::sync::RwLock::new(true),
@@ -142,7 +154,14 @@ impl Live {
     /// Whether nothing has happened for as long as it is allowed to idle.
     pub(crate) fn is_idle(&self) -> bool {
         let since = || self.used_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-        self.idle.is_some_and(|idle| self.busy.load(Ordering::SeqCst) == 0 && since() >= idle)
+        let runs = || self.paused.try_lock().is_ok_and(|paused| !*paused);
+        let rests = || self.busy.load(Ordering::SeqCst) == 0 && runs();
+        self.idle.is_some_and(|idle| rests() && since() >= idle)
+    }
+
+    /// Its time to idle begins anew.
+    fn touch(&self) {
+        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     pub(crate) fn is_over(&self) {
@@ -198,6 +217,13 @@ impl Shared {
         request: ExecRequest,
     ) -> Result<Box<dyn ExecHandle>> {
         request.check()?;
+        if request.key.as_deref().is_some_and(|key| key.starts_with(OURS)) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("keys that begin with `{OURS}` are the engine's"),
+            )
+            .hint("choose another key"));
+        }
         let (shared, live) = (self.clone(), live.clone());
         joined(tokio::spawn(async move { shared.start(&live, request).await })).await
     }
@@ -215,12 +241,17 @@ impl Shared {
         let exec = live.execs.fetch_add(1, Ordering::SeqCst) + 1;
         self.intend(&live.id, Happening::ExecAccepted { exec, request: Box::new(request.clone()) }).await?;
         failpoint::pass("exec.accepted");
-        request.key = Some(key_of(exec, &request));
+        let key = key_of(exec, &request);
+        request.key = Some(key.clone());
         let started = async {
             let handle = live.sandbox.execs()?.start(request).await?;
             match handle.next().await? {
                 Some(ExecEvent::Started { exec: inside, start }) => Ok((handle, inside, start)),
-                other => Err(Error::new(ErrorCode::Internal, format!("an execution began with {other:?}"))),
+                // A provider that does not keep its word. What began is not told as refused and left running.
+                _ => {
+                    kill_by_key(&*live.sandbox, &key).await?;
+                    Err(Error::new(ErrorCode::Internal, "the provider did not say that the execution began"))
+                }
             }
         };
         match started.await {
@@ -310,16 +341,23 @@ impl Shared {
     }
 
     pub(crate) async fn pause(&self, live: &Live) -> Result<()> {
+        let mut paused = live.paused.lock().await;
         live.sandbox.control()?.pause().await?;
         failpoint::pass("pause.done");
-        self.record(&live.id, &[Happening::Paused]).await?;
+        if !std::mem::replace(&mut *paused, true) {
+            self.record(&live.id, &[Happening::Paused]).await?;
+        }
         Ok(())
     }
 
     pub(crate) async fn resume(&self, live: &Live) -> Result<()> {
+        let mut paused = live.paused.lock().await;
         live.sandbox.control()?.resume().await?;
         failpoint::pass("resume.done");
-        self.record(&live.id, &[Happening::Resumed]).await?;
+        live.touch();
+        if std::mem::replace(&mut *paused, false) {
+            self.record(&live.id, &[Happening::Resumed]).await?;
+        }
         Ok(())
     }
 }

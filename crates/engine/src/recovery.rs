@@ -72,7 +72,7 @@ impl Shared {
 
     /// Takes over a sandbox that was made without us while we were starting.
     pub(crate) async fn notice(self: &Arc<Self>, sandbox: &dyn Sandbox) -> Result<()> {
-        match look_at(sandbox).await {
+        match look_at(sandbox).await? {
             Some(info) => self.notice_one(&info).await,
             None => Ok(()),
         }
@@ -95,7 +95,7 @@ impl Shared {
             Err(error) => return Err(error),
         };
         let info = match &sandbox {
-            Some(sandbox) => look_at(&**sandbox).await,
+            Some(sandbox) => look_at(&**sandbox).await?,
             None => None,
         };
         let alive = info.as_ref().is_some_and(|info| info.state.is_alive());
@@ -103,6 +103,13 @@ impl Shared {
             // Nobody was told that it runs, and perhaps it was never made.
             (SessionState::Queued, _) | (SessionState::Creating, None) => {
                 self.close(id, EndReason::Interrupted, None).await?
+            }
+            // Its caller was connected to the engine before us.
+            (_, Some(sandbox)) if session.request.held => {
+                sandbox.control()?.kill().await?;
+                self.settle(&session, &*sandbox).await;
+                self.close(id, EndReason::Interrupted, final_stats(&*sandbox).await).await?;
+                sandbox.cleanup().await?;
             }
             (SessionState::Creating, Some(sandbox)) if !alive => {
                 sandbox.cleanup().await?;
@@ -149,7 +156,8 @@ impl Shared {
         };
         let mut news = vec![Happening::Adopted { epoch: self.epoch }];
         // The log lags behind by what was done just before the end.
-        match (session.state, info.map(|info| info.state)) {
+        let state = info.map(|info| info.state);
+        match (session.state, state) {
             (SessionState::Running, Some(SandboxState::Paused)) => news.push(Happening::Paused),
             (SessionState::Paused, Some(SandboxState::Running)) => news.push(Happening::Resumed),
             _ => {}
@@ -174,6 +182,7 @@ impl Shared {
         self.record(&session.id, &news).await?;
         let last = known.last().map_or(0, |execution| execution.exec);
         let live = self.keep(session, sandbox, self.room(), last, self.last_transfer(session).await?);
+        *live.paused.lock().await = state == Some(SandboxState::Paused);
         for (exec, inside) in watched {
             let (_, nothing) = tokio::sync::watch::channel(None);
             self.watch(&live, exec, inside, Live::busy(&live), nothing);
@@ -240,11 +249,15 @@ impl Shared {
 
 /// What a sandbox that has ended had used.
 pub(crate) async fn final_stats(sandbox: &dyn Sandbox) -> Option<SandboxStats> {
-    look_at(sandbox).await?.stats
+    look_at(sandbox).await.ok()??.stats
 }
 
-async fn look_at(sandbox: &dyn Sandbox) -> Option<SandboxInfo> {
-    sandbox.control().ok()?.info().await.ok()
+/// What a sandbox says of itself; nothing if it cannot. One that belongs to a newer engine is not ours to judge.
+async fn look_at(sandbox: &dyn Sandbox) -> Result<Option<SandboxInfo>> {
+    match sandbox.control()?.info().await {
+        Err(error) if error.code == ErrorCode::Fenced => Err(error),
+        looked => Ok(looked.ok()),
+    }
 }
 
 /// Where an execution of the log is.

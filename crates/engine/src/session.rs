@@ -224,6 +224,9 @@ pub struct SessionRequest {
     /// What happens then.
     #[serde(default)]
     pub on_idle: OnIdle,
+    /// Whether it ends with the connection of its caller.
+    #[serde(default)]
+    pub held: bool,
     /// How long it may wait for room.
     #[serde(default)]
     pub patience: Option<Duration>,

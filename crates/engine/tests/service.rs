@@ -32,7 +32,7 @@ async fn troubled_engine(home: &Path, trouble: Arc<AtomicBool>) -> Engine {
         Ok(Arc::new(Troubled { jail, trouble }) as Arc<dyn Provider>)
     };
     let config = Config { rounds: Duration::from_millis(20), ..Config::default() };
-    Engine::start(store, provider, config).await.unwrap()
+    Engine::start(store, 0, provider, config).await.unwrap()
 }
 
 struct Troubled {

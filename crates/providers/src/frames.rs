@@ -43,10 +43,12 @@ pub fn split(socket: UnixStream) -> (FrameSender, FrameReceiver) {
 impl FrameSender {
     /// Sends the frame that says what is wanted. Whoever refuses it says why before closing, so that the answer tells.
     pub async fn begin(&mut self, frame: &Frame) -> Result<()> {
-        if frame.payload.len() > MAX_CONTROL {
+        // What is said of it later has a few words more.
+        const MOST: usize = MAX_CONTROL - 64 * 1024;
+        if frame.payload.len() > MOST {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
-                format!("the request has {} bytes; the most is {MAX_CONTROL}", frame.payload.len()),
+                format!("the request has {} bytes; the most is {MOST}", frame.payload.len()),
             )
             .hint("send large content as a file or on standard input"));
         }

@@ -13,6 +13,7 @@ use super::Context;
 use crate::args::{BackupArgs, EngineArgs, EventsArgs, RestoreArgs, UsageArgs};
 use crate::interrupt::Interrupts;
 use crate::outcome::{Failure, Status};
+use crate::print::Printer;
 use crate::wiring;
 
 /// How many entries of a log are asked for at a time.
@@ -66,7 +67,7 @@ pub(crate) async fn events(context: &Context, args: EventsArgs) -> Result<Status
             if context.printer.json {
                 context.printer.object(event)?;
             } else {
-                context.printer.out(&line(event))?;
+                context.printer.out(&line(event, context.printer))?;
             }
         }
     }
@@ -77,7 +78,7 @@ pub(crate) async fn events(context: &Context, args: EventsArgs) -> Result<Status
 }
 
 /// An entry in one line: number, word, and the rest as JSON without what is there already.
-fn line(event: &Event) -> String {
+fn line(event: &Event, printer: Printer) -> String {
     let mut rest = serde_json::to_value(&event.what).unwrap_or_default();
     if let Some(object) = rest.as_object_mut() {
         object.remove("event");
@@ -85,7 +86,7 @@ fn line(event: &Event) -> String {
     }
     let rest =
         if rest.as_object().is_none_or(serde_json::Map::is_empty) { String::new() } else { rest.to_string() };
-    format!("{:>5}  {:<20} {rest}\n", event.seq, event.what.name())
+    format!("{:>5}  {:<20} {}\n", event.seq, event.what.name(), printer.foreign(&rest))
 }
 
 pub(crate) async fn usage(context: &Context, args: UsageArgs) -> Result<Status, Failure> {
@@ -105,7 +106,7 @@ pub(crate) async fn usage(context: &Context, args: UsageArgs) -> Result<Status, 
 }
 
 pub(crate) async fn backup(context: &Context, args: BackupArgs) -> Result<Status, Failure> {
-    if args.file.exists() {
+    if args.file.symlink_metadata().is_ok() {
         return Err(Error::new(
             ErrorCode::AlreadyExists,
             format!("{} is there already", args.file.display()),

@@ -1,7 +1,7 @@
 //! `belljar logs`: the kept output of executions.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use belljar_core::{Error, ErrorCode, ExecInfo, ExecResult, Execs, Position, SandboxId, Stream};
 
@@ -14,11 +14,6 @@ use crate::outcome::{Failure, Status};
 use crate::outlet::Outlet;
 use crate::print::escape::Sieve;
 use crate::print::json::Execution;
-
-/// Kept output comes without pause; this long without any, and what follows is yet to be written.
-const PAUSE: Duration = Duration::from_millis(300);
-/// One that never pauses is not waited for longer than this.
-const LONGEST: Duration = Duration::from_secs(2);
 
 pub(crate) async fn logs(context: &Context, args: LogsArgs) -> Result<Status, Failure> {
     let id: SandboxId = args.id.parse()?;
@@ -106,22 +101,15 @@ async fn kept(execs: &dyn Execs, exec: &ExecInfo, to_the_end: bool) -> Result<Ex
         attached => attached?,
     };
     let ends = to_the_end || exec.termination.is_some();
-    let since = Instant::now();
-    loop {
-        let event = if ends {
-            handle.next().await?
-        } else {
-            if since.elapsed() > LONGEST {
-                return Ok(result);
+    let mut at = Position::START;
+    while ends || !exec.said.is_within(at) {
+        match handle.next().await? {
+            Some(event) => {
+                at.pass(&event);
+                result.apply(event);
             }
-            match tokio::time::timeout(PAUSE, handle.next()).await {
-                Ok(event) => event?,
-                Err(_) => None,
-            }
-        };
-        match event {
-            Some(event) => result.apply(event),
-            None => return Ok(result),
+            None => break,
         }
     }
+    Ok(result)
 }

@@ -33,6 +33,25 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// The same for JSON, where such characters stand in strings only and have a way to be written: what is meant stays what
+/// it was.
+pub(crate) fn escape_json(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_dangerous) || !Wall::TerminalFilter.stands() {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_dangerous(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                escaped += &format!("\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
 /// Removes escape sequences from a stream of output, except colours; lines, tabs and carriage returns stay. Pieces may
 /// be cut anywhere.
 #[derive(Debug, Default)]
@@ -124,6 +143,17 @@ impl Sieve {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_says_the_same_and_steers_nothing() {
+        let said = "a\u{9b}31m\u{7f}\u{202e}\u{e0041}\n\u{1b}\"ä\\";
+        let plain = serde_json::to_string(said).unwrap();
+        assert!(plain.contains(is_dangerous), "the control");
+        let escaped = escape_json(&plain);
+        assert!(!escaped.contains(is_dangerous), "{escaped}");
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), said);
+        assert!(matches!(escape_json("[1, \"plain ä\"]"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn names_cannot_steer_a_terminal() {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::outcome::Failure;
+use crate::print::escape::escape_json;
 
 /// How a command went.
 #[derive(Debug, Serialize)]
@@ -90,8 +91,9 @@ impl<'a> Execution<'a> {
 
 /// One line for any object.
 pub(crate) fn line(object: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string(object);
-    text.map(|text| text + "\n").map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))
+    let text = serde_json::to_string(object)
+        .map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))?;
+    Ok(escape_json(&text).into_owned() + "\n")
 }
 
 /// An error as an object; `hint` is null when there is none.

@@ -104,6 +104,19 @@ macro_rules! expect {
     };
 }
 
+/// A list that comes in parts.
+macro_rules! list {
+    ($talk:expr, $part:ident) => {{
+        let (mut talk, mut all) = ($talk, Vec::new());
+        loop {
+            match talk.answer().await? {
+                Answer::$part(some) => all.extend(some),
+                last => return expect!(last, Answer::Done => all),
+            }
+        }
+    }};
+}
+
 impl Client {
     /// The engine that serves this data directory; `None` if none does.
     pub async fn find(home: &Path) -> Result<Option<Self>> {
@@ -205,7 +218,7 @@ impl Provider for Client {
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        expect!(self.ask(Ask::List).await?, Answer::Sandboxes(list) => list)
+        list!(self.open(Ask::List).await?, Sandboxes)
     }
 }
 
@@ -418,7 +431,7 @@ impl Execs for Remote {
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
-        expect!(self.ask(Operation::Executions).await?, Answer::Executions(list) => list)
+        list!(self.open(Operation::Executions).await?, Executions)
     }
 
     async fn signal(&self, exec: ExecId, signal: i32) -> Result<()> {
@@ -442,14 +455,7 @@ impl Files for Remote {
     }
 
     async fn list(&self, path: &FilePath, user: UserName, depth: u32) -> Result<Vec<Entry>> {
-        let mut talk = self.open(Operation::ListFiles { path: path.clone(), user, depth }).await?;
-        let mut all = Vec::new();
-        loop {
-            match talk.answer().await? {
-                Answer::Entries(entries) => all.extend(entries),
-                answer => return expect!(answer, Answer::Done => all),
-            }
-        }
+        list!(self.open(Operation::ListFiles { path: path.clone(), user, depth }).await?, Entries)
     }
 
     async fn make_dir(&self, path: &FilePath, user: UserName) -> Result<bool> {

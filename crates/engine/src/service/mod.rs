@@ -52,7 +52,7 @@ enum Ask {
     Sessions(Query),
     /// `Session`.
     Session(SandboxId),
-    /// `Events`, once there are some or the session has ended.
+    /// `Events`, as many as fit, once there are some or the session has ended.
     Events { id: SandboxId, after: u64, limit: u32 },
     /// `Count`: the number of the last entry.
     LastEvent(SandboxId),
@@ -110,11 +110,13 @@ enum Answer {
         meter: Meter,
         cost: Cost,
     },
+    /// Some sandboxes; the last are followed by `Done`.
     Sandboxes(Vec<SandboxInfo>),
     Exists(ProviderName),
     Info(Box<SandboxInfo>),
     Stats(SandboxStats),
     State(SandboxState),
+    /// Some executions; the last are followed by `Done`.
     Executions(Vec<ExecInfo>),
     Started {
         exec: ExecId,

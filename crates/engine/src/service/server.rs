@@ -2,33 +2,33 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
-use belljar_core::{
-    ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, ExecId, Provider, Result, Sandbox,
-};
+use belljar_core::wire::{Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
+use belljar_core::{ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, Provider, Result, Sandbox};
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use super::{Answer, Ask, CONVERSATION, Open, Operation, PROTOCOL, SOCKET_FILE};
 use crate::engine::{Engine, gone};
+use crate::session::SessionRequest;
 
-/// How many entries go into one answer.
-const ENTRIES: usize = 500;
+/// Bytes of a list that go into one answer, unless one of its items has more.
+const PORTION: usize = MAX_CONTROL / 4;
 /// How long a caller may take to say what it wants.
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
 /// Held by the one engine of a data directory.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
+pub struct Lock(File);
 
 impl Lock {
     /// Takes the lock; refuses if another engine has it.
@@ -40,6 +40,7 @@ impl Lock {
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
+            .read(true)
             .write(true)
             .mode(0o600)
             .open(&path)
@@ -52,6 +53,24 @@ impl Lock {
             }
             Err(error) => Err(trouble(error.into())),
         }
+    }
+
+    /// The number of the last engine that had it. A database can be replaced by an older one; this is not.
+    pub fn epoch(&self) -> u64 {
+        let mut digits = [0; 20];
+        let length = self.0.read_at(&mut digits, 0).unwrap_or(0);
+        std::str::from_utf8(&digits[..length]).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Writes ours down, before anybody hears of it.
+    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
+        let write = || {
+            self.0.write_all_at(epoch.to_string().as_bytes(), 0)?;
+            self.0.sync_data()
+        };
+        write().map_err(|error| {
+            Error::new(ErrorCode::Internal, format!("cannot write down the engine's number: {error}"))
+        })
     }
 }
 
@@ -111,12 +130,49 @@ impl Caller {
         self.sender.send(&Frame::control(CONVERSATION, answer)).await
     }
 
+    /// Says a list in as many answers as it takes; the last word is the caller's.
+    async fn list<T: Serialize>(&mut self, list: Vec<T>, part: fn(Vec<T>) -> Answer) -> io::Result<()> {
+        for portion in portions(list) {
+            self.say(&part(portion)).await?;
+        }
+        Ok(())
+    }
+
+    /// What comes of something that takes its time, unless the caller goes away meanwhile.
+    async fn unless_gone<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T, Broken> {
+        tokio::select! {
+            done = work => Ok(done?),
+            // It has nothing more to say.
+            _ = self.receiver.next() => Err(Broken::Gone),
+        }
+    }
+
     async fn data(&mut self, stream: u8, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.chunks(MAX_DATA) {
             self.sender.send(&Frame::data(CONVERSATION, stream, piece)).await?;
         }
         Ok(())
     }
+}
+
+/// Cuts a list so that each part fits into an answer.
+fn portions<T: Serialize>(list: Vec<T>) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = Vec::new();
+    let mut room = 0;
+    for item in list {
+        let length = serde_json::to_vec(&item).map_or(0, |text| text.len());
+        match parts.last_mut() {
+            Some(part) if length <= room => {
+                room -= length;
+                part.push(item);
+            }
+            _ => {
+                room = PORTION.saturating_sub(length);
+                parts.push(vec![item]);
+            }
+        }
+    }
+    parts
 }
 
 async fn converse(engine: Engine, socket: UnixStream) {
@@ -168,25 +224,19 @@ async fn answer(engine: &Engine, ask: Ask, caller: &mut Caller) -> Result<(), Br
             capabilities: engine.capabilities(),
             epoch: engine.shared.epoch,
         },
-        Ask::Create { request, hold } => {
-            let session = Engine::create(engine, *request).await?;
-            let id = session.id.clone();
-            let said = caller.say(&Answer::Session(Box::new(session))).await;
-            if hold {
-                if said.is_ok() {
-                    // It says nothing more; it is there, or it is gone.
-                    let _ = caller.receiver.next().await;
-                }
-                if let Ok(sandbox) = engine.open(&id).await {
-                    sandbox.cleanup().await?;
-                }
-            }
-            return Ok(said?);
+        Ask::Create { request, hold: false } => return create(engine, *request, caller).await,
+        Ask::Create { request, hold: true } => return hold(engine, *request, caller).await,
+        Ask::List => {
+            caller.list(engine.list().await?, Answer::Sandboxes).await?;
+            Answer::Done
         }
-        Ask::List => Answer::Sandboxes(engine.list().await?),
         Ask::Sessions(query) => Answer::Sessions(engine.sessions(&query).await?),
         Ask::Session(id) => Answer::Session(Box::new(engine.session(&id).await?)),
-        Ask::Events { id, after, limit } => Answer::Events(engine.events(&id, after, limit).await?),
+        Ask::Events { id, after, limit } => {
+            let events = caller.unless_gone(engine.events(&id, after, limit)).await?;
+            // The rest can be asked for.
+            Answer::Events(portions(events).into_iter().next().unwrap_or_default())
+        }
         Ask::LastEvent(id) => Answer::Count(engine.last_event(&id).await?),
         Ask::Used(tenant) => {
             let (meter, cost) = engine.used(&tenant).await?;
@@ -210,6 +260,38 @@ async fn answer(engine: &Engine, ask: Ask, caller: &mut Caller) -> Result<(), Br
     Ok(caller.say(&answer).await?)
 }
 
+async fn create(engine: &Engine, request: SessionRequest, caller: &mut Caller) -> Result<(), Broken> {
+    let request = SessionRequest { held: false, ..request };
+    let session = caller.unless_gone(Engine::create(engine, request)).await?;
+    Ok(caller.say(&Answer::Session(Box::new(session))).await?)
+}
+
+/// Makes a session that lives no longer than the caller's connection.
+async fn hold(engine: &Engine, request: SessionRequest, caller: &mut Caller) -> Result<(), Broken> {
+    if request.key.is_some() {
+        return Err(Error::new(ErrorCode::InvalidArgument, "what has a key can be others' as well")
+            .hint("leave out the key, or do not tie the session to its caller")
+            .into());
+    }
+    let request = SessionRequest { held: true, ..request };
+    let session = caller.unless_gone(Engine::create(engine, request)).await?;
+    let (id, ours) = (session.id.clone(), engine.live(&session.id));
+    if caller.say(&Answer::Session(Box::new(session))).await.is_ok() {
+        // It says nothing more; it is there, or it is gone.
+        let _ = caller.receiver.next().await;
+    }
+    // Another may have the name by now.
+    let is_ours = match (engine.live(&id), ours) {
+        (Ok(now), Ok(ours)) => Arc::ptr_eq(&now, &ours),
+        (Ok(_), Err(_)) => false,
+        (Err(_), _) => true,
+    };
+    if is_ours && let Ok(sandbox) = engine.open(&id).await {
+        sandbox.cleanup().await?;
+    }
+    Ok(())
+}
+
 async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller) -> Result<Answer, Broken> {
     Ok(match what {
         Operation::Exists => Answer::Exists(sandbox.provider()),
@@ -220,17 +302,32 @@ async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller
         Operation::Resume => done(sandbox.control()?.resume().await)?,
         Operation::Kill => done(sandbox.control()?.kill().await)?,
         Operation::Cleanup => done(sandbox.cleanup().await)?,
-        Operation::Ended => Answer::State(sandbox.control()?.ended().await?),
+        Operation::Ended => Answer::State(caller.unless_gone(sandbox.control()?.ended()).await?),
         Operation::Exec { request, kill_on_close } => {
             let handle = sandbox.execs()?.start(request).await?;
-            return follow(&*sandbox, handle, kill_on_close, caller).await;
+            // It runs, whether or not the caller is still there to hear of it.
+            let Some(ExecEvent::Started { exec, start }) = handle.next().await? else {
+                return Err(Error::new(ErrorCode::Internal, "an execution did not begin").into());
+            };
+            let said = caller.say(&Answer::Started { exec, start_us: micros(start) }).await;
+            let outcome = match said {
+                Ok(()) => follow(&*handle, caller).await,
+                Err(_) => Err(Broken::Gone),
+            };
+            if matches!(outcome, Err(Broken::Gone)) && kill_on_close {
+                let _ = sandbox.execs()?.kill(exec).await;
+            }
+            return outcome;
         }
         Operation::Attach { exec, from } => {
             let handle = sandbox.execs()?.attach(exec, from).await?;
-            return follow(&*sandbox, handle, false, caller).await;
+            return follow(&*handle, caller).await;
         }
-        Operation::Wait { exec } => Answer::Finished(sandbox.execs()?.wait(exec).await?),
-        Operation::Executions => Answer::Executions(sandbox.execs()?.list().await?),
+        Operation::Wait { exec } => Answer::Finished(caller.unless_gone(sandbox.execs()?.wait(exec)).await?),
+        Operation::Executions => {
+            caller.list(sandbox.execs()?.list().await?, Answer::Executions).await?;
+            Answer::Done
+        }
         Operation::Signal { exec, signal } => done(sandbox.execs()?.signal(exec, signal).await)?,
         Operation::Resize { exec, size } => done(sandbox.execs()?.resize(exec, size).await)?,
         Operation::KillExec { exec } => done(sandbox.execs()?.kill(exec).await)?,
@@ -245,11 +342,7 @@ async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller
         Operation::Pack { path, user } => give(sandbox.files()?.pack(&path, user).await?, caller).await?,
         Operation::Stat { path, user } => Answer::Entry(Box::new(sandbox.files()?.stat(&path, user).await?)),
         Operation::ListFiles { path, user, depth } => {
-            let mut entries = sandbox.files()?.list(&path, user, depth).await?;
-            while !entries.is_empty() {
-                let rest = entries.split_off(entries.len().min(ENTRIES));
-                caller.say(&Answer::Entries(std::mem::replace(&mut entries, rest))).await?;
-            }
+            caller.list(sandbox.files()?.list(&path, user, depth).await?, Answer::Entries).await?;
             Answer::Done
         }
         Operation::MakeDir { path, user } => Answer::Made(sandbox.files()?.make_dir(&path, user).await?),
@@ -324,48 +417,29 @@ async fn give(mut content: ByteStream, caller: &mut Caller) -> Result<Answer, Br
 }
 
 /// Sends the caller what happens in an execution, and the execution what the caller sends.
-async fn follow(
-    sandbox: &dyn Sandbox,
-    handle: Box<dyn ExecHandle>,
-    kill_on_close: bool,
-    caller: &mut Caller,
-) -> Result<Answer, Broken> {
+async fn follow(handle: &dyn ExecHandle, caller: &mut Caller) -> Result<Answer, Broken> {
     let Caller { sender, receiver } = caller;
-    let mut exec: Option<ExecId> = None;
-    let outcome = {
-        let input = async {
-            loop {
-                match receiver.next().await {
-                    Ok(Some(Frame { kind: FrameKind::Data(stream::INPUT), payload, .. })) => {
-                        // A command that reads no more is no reason to stop listening to it.
-                        let _ = handle.write(payload.into()).await;
-                    }
-                    _ => return,
+    let input = async {
+        loop {
+            match receiver.next().await {
+                Ok(Some(Frame { kind: FrameKind::Data(stream::INPUT), payload, .. })) => {
+                    // A command that reads no more is no reason to stop listening to it.
+                    let _ = handle.write(payload.into()).await;
                 }
+                _ => return,
             }
-        };
-        tokio::select! {
-            outcome = tell(&*handle, sender, &mut exec) => outcome,
-            () = input => Err(Broken::Gone),
         }
     };
-    if let (Err(Broken::Gone), Some(exec), true) = (&outcome, exec, kill_on_close) {
-        let _ = sandbox.execs()?.kill(exec).await;
+    tokio::select! {
+        outcome = tell(handle, sender) => outcome,
+        () = input => Err(Broken::Gone),
     }
-    outcome
 }
 
-async fn tell(
-    handle: &dyn ExecHandle,
-    sender: &mut FrameSender,
-    running: &mut Option<ExecId>,
-) -> Result<Answer, Broken> {
+async fn tell(handle: &dyn ExecHandle, sender: &mut FrameSender) -> Result<Answer, Broken> {
     while let Some(event) = handle.next().await? {
         let answer = match event {
-            ExecEvent::Started { exec, start } => {
-                *running = Some(exec);
-                Answer::Started { exec, start_us: micros(start) }
-            }
+            ExecEvent::Started { exec, start } => Answer::Started { exec, start_us: micros(start) },
             ExecEvent::Output { stream: which, bytes } => {
                 let number = stream::number(which);
                 for piece in bytes.chunks(MAX_DATA) {
@@ -375,7 +449,6 @@ async fn tell(
             }
             ExecEvent::Gap { stream, bytes } => Answer::Gap { stream, bytes },
             ExecEvent::Finished { termination, usage, duration, oom_kills } => {
-                *running = None;
                 return Ok(Answer::Finished(Ending { termination, usage, duration, oom_kills }));
             }
         };

@@ -42,7 +42,7 @@ async fn accept(store: &dyn Store, epoch: u64, session: &Session) -> SandboxId {
 }
 
 pub(super) async fn a_log_is_numbered_without_gaps_and_read_from_anywhere(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let what = [Happening::Admitted, Happening::Created, accepted_exec(1)];
     let events = store.append(epoch, &id, &what, 5_000).await.unwrap();
@@ -59,7 +59,7 @@ pub(super) async fn a_log_is_numbered_without_gaps_and_read_from_anywhere(store:
 }
 
 pub(super) async fn a_session_is_what_its_log_says(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let state = async || store.session(&id).await.unwrap().unwrap().state;
     assert_eq!(state().await, SessionState::Queued);
@@ -82,7 +82,7 @@ pub(super) async fn a_session_is_what_its_log_says(store: &dyn Store) {
 }
 
 pub(super) async fn what_makes_no_sense_is_refused_whole(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let before = (store.session(&id).await.unwrap(), store.events(&id, 0, 10).await.unwrap());
     let refused = store.append(epoch, &id, &[Happening::Admitted, Happening::Paused], 0).await;
@@ -97,7 +97,7 @@ pub(super) async fn what_makes_no_sense_is_refused_whole(store: &dyn Store) {
 }
 
 pub(super) async fn an_execution_has_one_result(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let start = |exec| Happening::ExecStarted { exec, inside: ExecId(40 + exec as u32) };
     let refuse = Happening::ExecRefused { exec: 2, error: Error::new(ErrorCode::CommandNotFound, "no") };
@@ -133,7 +133,7 @@ pub(super) async fn an_execution_has_one_result(store: &dyn Store) {
 }
 
 pub(super) async fn transfers_are_open_until_they_are_over(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let begin = |transfer| Happening::Transfer { transfer, kind: TransferKind::Upload, path: "a".into() };
     let what =
@@ -145,9 +145,10 @@ pub(super) async fn transfers_are_open_until_they_are_over(store: &dyn Store) {
 }
 
 pub(super) async fn only_the_newest_engine_writes(store: &dyn Store) {
-    let old = store.take_over().await.unwrap();
+    let old = store.take_over(0).await.unwrap();
     let id = accept(store, old, &session(1)).await;
-    let new = store.take_over().await.unwrap();
+    let new = store.take_over(old + 7).await.unwrap();
+    assert!(new > old + 7, "higher than what its caller knows of");
     assert!(new > old);
     let fenced = |result: &Result<_, StoreError>| matches!(result, Err(StoreError::Fenced { ours, theirs }) if (*ours, *theirs) == (old, new));
     let late = store.append(old, &id, &[Happening::Admitted], 0).await.map(drop);
@@ -160,7 +161,7 @@ pub(super) async fn only_the_newest_engine_writes(store: &dyn Store) {
 }
 
 pub(super) async fn the_same_key_is_the_same_session(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let first = of("a", Some("k"), 1);
     let id = accept(store, epoch, &first).await;
     let again = store.accept(epoch, &of("a", Some("k"), 2)).await.unwrap();
@@ -174,14 +175,14 @@ pub(super) async fn the_same_key_is_the_same_session(store: &dyn Store) {
 }
 
 pub(super) async fn a_name_is_given_once(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let id = accept(store, epoch, &session(1)).await;
     let again = store.accept(epoch, &session(1)).await;
     assert!(matches!(&again, Err(StoreError::Taken(taken)) if *taken == id), "{again:?}");
 }
 
 pub(super) async fn lists_go_from_the_newest_back_page_by_page(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     for number in 0..25 {
         let mut session = of(if number % 2 == 0 { "even" } else { "odd" }, None, number);
         session.request.spec.labels = BTreeMap::from([("third".into(), (number % 3).to_string())]);
@@ -220,7 +221,7 @@ pub(super) async fn lists_go_from_the_newest_back_page_by_page(store: &dyn Store
 }
 
 pub(super) async fn what_is_rare_is_found_among_many(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let rare = BTreeMap::from([("rare".to_owned(), "yes".to_owned())]);
     for number in 0..2_500u16 {
         let mut session = session(0);
@@ -247,7 +248,7 @@ pub(super) async fn what_is_rare_is_found_among_many(store: &dyn Store) {
 }
 
 pub(super) async fn pages_fit_into_one_answer(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     for number in 0..12 {
         let mut session = session(number);
         let size = if number == 5 { 3_000_000 } else { 500_000 };
@@ -270,7 +271,7 @@ pub(super) async fn pages_fit_into_one_answer(store: &dyn Store) {
 }
 
 pub(super) async fn what_is_over_is_forgotten_and_its_use_is_not(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let mut ids = Vec::new();
     for number in 0..6 {
         let id = accept(store, epoch, &of("a", Some(&number.to_string()), number)).await;
@@ -298,7 +299,7 @@ pub(super) async fn what_is_over_is_forgotten_and_its_use_is_not(store: &dyn Sto
 }
 
 pub(super) async fn writers_at_once_lose_nothing(store: &dyn Store) {
-    let epoch = store.take_over().await.unwrap();
+    let epoch = store.take_over(0).await.unwrap();
     let sessions: Vec<Session> = (0..4).map(session).collect();
     for session in &sessions {
         accept(store, epoch, session).await;

@@ -57,6 +57,9 @@ pub enum StoreError {
         /// What we know.
         known: i64,
     },
+    /// It is none of ours.
+    #[error("{0}")]
+    Foreign(String),
     /// The database failed otherwise.
     #[error("the database failed: {0}")]
     Database(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -156,9 +159,9 @@ pub struct Retention {
 /// Remembers sessions. Calls may be made from several tasks at once; each is atomic.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Makes us the one engine that writes: the answer is higher than every number before, and whoever has a lower one
-    /// is refused from now on.
-    async fn take_over(&self) -> Result<u64>;
+    /// Makes us the one engine that writes: the answer is higher than every number before and than `above`, and whoever
+    /// has a lower one is refused from now on.
+    async fn take_over(&self, above: u64) -> Result<u64>;
 
     /// Accepts a session, or finds the one that was accepted for the same key of the same tenant. One that ended before
     /// any caller was told that it runs makes room for a new one.

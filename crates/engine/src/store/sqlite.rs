@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::SandboxId;
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::{
@@ -69,21 +70,11 @@ impl Sqlite {
     /// Puts a copy that [`Store::backup`] made in the place of a database that nobody has open. The copy is looked at first,
     /// and what was there stays until the copy is complete.
     pub async fn restore(from: &Path, to: &Path) -> Result<()> {
-        let trouble = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::StorageFull => StoreError::Full,
-            _ => StoreError::Database(Box::new(error)),
-        };
         let draft = to.with_extension("restored");
-        std::fs::copy(from, &draft).map_err(trouble)?;
-        let copied = Self::open(&draft).await;
-        let copied = match copied {
-            Ok(copied) => copied.close().await,
-            Err(error) => {
-                let _ = std::fs::remove_file(&draft);
-                return Err(error);
-            }
-        };
-        copied?;
+        if let Err(error) = Self::copy(from, &draft).await {
+            let _ = std::fs::remove_file(&draft);
+            return Err(error);
+        }
         for extension in ["db-wal", "db-shm"] {
             match std::fs::remove_file(to.with_extension(extension)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(trouble(error)),
@@ -92,6 +83,38 @@ impl Sqlite {
         }
         std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(trouble)?;
         std::fs::rename(&draft, to).map_err(trouble)
+    }
+
+    /// Copies a database and sees that it is one of ours.
+    async fn copy(from: &Path, draft: &Path) -> Result<()> {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Not to wait for somebody to write into a pipe.
+        let mut options = std::fs::OpenOptions::new();
+        let mut original =
+            options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(from).map_err(trouble)?;
+        let foreign =
+            || StoreError::Foreign(format!("{} is no backup of an engine's database", from.display()));
+        if !original.metadata().map_err(trouble)?.is_file() {
+            return Err(foreign());
+        }
+        let _ = std::fs::remove_file(draft);
+        std::io::copy(&mut original, &mut new_file(draft).map_err(trouble)?).map_err(trouble)?;
+        let plain = SqliteConnectOptions::new().filename(draft);
+        let looked = async {
+            let mut connection = SqliteConnection::connect_with(&plain).await?;
+            let version: i64 =
+                sqlx::query("PRAGMA user_version").fetch_one(&mut connection).await?.try_get(0)?;
+            let engines = sqlx::query("SELECT epoch FROM engine").fetch_all(&mut connection).await?.len();
+            sqlx::query("SELECT number, id, session FROM sessions LIMIT 1")
+                .fetch_all(&mut connection)
+                .await?;
+            connection.close().await?;
+            Ok::<bool, sqlx::Error>(version >= 1 && engines == 1)
+        };
+        if !looked.await.unwrap_or(false) {
+            return Err(foreign());
+        }
+        Self::open(draft).await?.close().await
     }
 
     /// Writes everything into the one file and lets go of it.
@@ -144,6 +167,19 @@ impl Sqlite {
 struct Writer {
     options: SqliteConnectOptions,
     connection: SqliteConnection,
+}
+
+/// A file that was not there, for its owner only.
+fn new_file(path: &Path) -> std::io::Result<std::fs::File> {
+    let mode = std::os::unix::fs::OpenOptionsExt::mode;
+    mode(std::fs::OpenOptions::new().write(true).create_new(true), 0o600).open(path)
+}
+
+fn trouble(error: std::io::Error) -> StoreError {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => StoreError::Full,
+        _ => StoreError::Database(Box::new(error)),
+    }
 }
 
 /// A session with what only the database knows about it.
@@ -288,10 +324,11 @@ fn was_never_there(session: &Session) -> bool {
 
 #[async_trait]
 impl Store for Sqlite {
-    async fn take_over(&self) -> Result<u64> {
+    async fn take_over(&self, above: u64) -> Result<u64> {
         let mut writer = self.writer().await?;
         let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let row = sqlx::query("UPDATE engine SET epoch = epoch + 1 RETURNING epoch")
+        let row = sqlx::query("UPDATE engine SET epoch = max(epoch, $1) + 1 RETURNING epoch")
+            .bind(number(above))
             .fetch_one(&mut *transaction)
             .await?;
         let epoch: i64 = row.try_get(0)?;
@@ -503,6 +540,8 @@ impl Store for Sqlite {
     }
 
     async fn backup(&self, to: &Path) -> Result<()> {
+        // New, ours and nobody else's to read, before there is anything in it.
+        new_file(to).map_err(trouble)?;
         let to = to.to_string_lossy().into_owned();
         let mut reader = self.readers.acquire().await?;
         sqlx::query("VACUUM INTO $1").bind(to).execute(&mut *reader).await?;
@@ -586,7 +625,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_written_is_there_after_a_restart_and_in_a_copy() {
         let (directory, store) = store().await;
-        let epoch = store.take_over().await.unwrap();
+        let epoch = store.take_over(0).await.unwrap();
         let session = conformance::session(1);
         store.accept(epoch, &session).await.unwrap();
         let copy = directory.path().join("copy.db");
@@ -595,7 +634,7 @@ mod tests {
         drop(store);
         let again = Sqlite::open(&directory.path().join("state.db")).await.unwrap();
         assert_eq!(again.events(&session.id, 0, 10).await.unwrap().len(), 2);
-        assert_eq!(again.take_over().await.unwrap(), epoch + 1);
+        assert_eq!(again.take_over(0).await.unwrap(), epoch + 1);
         let copied = Sqlite::open(&copy).await.unwrap();
         assert_eq!(copied.session(&session.id).await.unwrap(), Some(session));
     }
@@ -615,7 +654,7 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_was_full_is_written_to_again() {
         let (_directory, store) = store().await;
-        let epoch = store.take_over().await.unwrap();
+        let epoch = store.take_over(0).await.unwrap();
         let session = conformance::session(1);
         store.accept(epoch, &session).await.unwrap();
         // No page more than there are.
@@ -638,7 +677,7 @@ mod tests {
     #[tokio::test]
     async fn readers_do_not_hold_up_the_writer() {
         let (_directory, store) = store().await;
-        let epoch = store.take_over().await.unwrap();
+        let epoch = store.take_over(0).await.unwrap();
         let session = conformance::session(1);
         store.accept(epoch, &session).await.unwrap();
         let mut reader = store.readers.acquire().await.unwrap();

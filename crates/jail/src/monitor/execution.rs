@@ -6,6 +6,9 @@ use belljar_core::{Command, Ending, ExecId, ExecInfo, Position, Stream, Terminat
 use super::input::Input;
 use crate::spool::Spool;
 
+/// Bytes of a command that are told to others, at most.
+pub(super) const COMMAND: usize = 4096;
+
 /// Where output goes.
 #[derive(Debug)]
 pub(super) enum Sink {
@@ -37,13 +40,15 @@ pub(super) struct Execution {
 }
 
 impl Execution {
-    pub(super) fn info(&self) -> ExecInfo {
+    /// What others are told of it, in about so many bytes.
+    pub(super) fn info(&self, room: usize) -> ExecInfo {
         ExecInfo {
             exec: self.id,
-            command: shortened(&self.command),
+            command: shortened(&self.command, room),
             user: self.user,
             termination: self.outcome.map(|outcome| outcome.termination),
             key: self.key.clone(),
+            said: self.end(),
         }
     }
 
@@ -72,16 +77,15 @@ impl Execution {
 }
 
 /// A command as it is told to others, who need to recognise it and not to run it.
-fn shortened(command: &Command) -> Command {
-    const MOST: usize = 4096;
+fn shortened(command: &Command, most: usize) -> Command {
     let cut = |word: &str, room: usize| {
         let end = (0..=room.min(word.len())).rev().find(|end| word.is_char_boundary(*end)).unwrap_or(0);
         if end < word.len() { format!("{}…", &word[..end]) } else { word.to_owned() }
     };
     match command {
-        Command::Shell(line) => Command::Shell(cut(line, MOST)),
+        Command::Shell(line) => Command::Shell(cut(line, most)),
         Command::Argv(words) => {
-            let mut room = MOST;
+            let mut room = most;
             let short = words.iter().take(64).map_while(|word| {
                 let short = (room > 0).then(|| cut(word, room))?;
                 room = room.saturating_sub(short.len());
@@ -126,11 +130,11 @@ mod tests {
     #[test]
     fn long_commands_are_told_shortly() {
         let words = vec!["run".to_owned(), "é".repeat(100_000), "more".to_owned()];
-        let Command::Argv(short) = shortened(&Command::Argv(words)) else { panic!("still a list") };
+        let Command::Argv(short) = shortened(&Command::Argv(words), COMMAND) else { panic!("still a list") };
         assert_eq!(short[0], "run");
         assert!(short[1].ends_with('…') && short.iter().map(String::len).sum::<usize>() < 5000);
         let plain = Command::Argv(vec!["a".into(), "b".into()]);
-        assert_eq!(shortened(&plain), plain);
+        assert_eq!(shortened(&plain, COMMAND), plain);
     }
 
     #[test]

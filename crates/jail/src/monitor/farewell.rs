@@ -11,6 +11,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use serde::Serialize;
 
 use super::client::Role;
+use super::execution::COMMAND;
 use super::link::Presence;
 use super::{FAREWELL, Service, answer};
 use crate::clock::boottime;
@@ -81,7 +82,7 @@ impl Service {
         let mut room = MAX_EXECUTIONS;
         let last = self.executions.values().rev().filter_map(|execution| {
             Some(Remembered {
-                info: execution.info(),
+                info: execution.info(COMMAND),
                 start_us: execution.start_us?,
                 ending: execution.outcome?,
                 end: execution.end(),

@@ -6,7 +6,7 @@ use belljar_core::{
 };
 
 use super::client::Role;
-use super::execution::{Execution, Sink};
+use super::execution::{COMMAND, Execution, Sink};
 use super::input::Input;
 use super::link::Presence;
 use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline};
@@ -14,6 +14,9 @@ use crate::cgroup::Probe;
 use crate::control::{Answer, Open, PROTOCOL, Request, no_such_execution};
 use crate::log::note;
 use crate::spool::{Bounds, Spool};
+
+/// Bytes of commands in one answer, at most; as JSON they can be six times as long.
+const MOST_LISTED: usize = wire::MAX_CONTROL / 8;
 
 impl Service {
     pub(super) fn hear_client(&mut self, id: u64) {
@@ -111,7 +114,9 @@ impl Service {
             Request::KillExec { exec } => self.steer(client, exec, wire::Request::Kill),
             Request::Resize { exec, size } => self.steer(client, exec, wire::Request::Resize(size)),
             Request::Executions => {
-                let list = self.executions.values().map(Execution::info).collect();
+                // However many there are, they fit into one answer.
+                let room = COMMAND.min(MOST_LISTED / self.executions.len().max(1));
+                let list = self.executions.values().map(|execution| execution.info(room)).collect();
                 self.finish(client, &Answer::Executions(list));
             }
             Request::File(request) => {

@@ -50,7 +50,11 @@ impl Service {
                 execution.input.send(frame.id, &mut self.guest);
             }
             FrameKind::Control => match frame.message() {
-                Ok(Event::Started { start_us, .. }) => execution.start_us = Some(start_us),
+                Ok(Event::Started { start_us, .. }) => {
+                    execution.start_us = Some(start_us);
+                    // Before any of its output, whoever takes that.
+                    self.tell_start(ExecId(frame.id), start_us);
+                }
                 Ok(Event::Exited(exit)) => self.on_exit(frame.id, &exit),
                 // About one that has started this only says that it is over, to whoever wanted to steer it.
                 Ok(Event::Failed(_)) if execution.start_us.is_some() => {}

@@ -1,7 +1,7 @@
 //! Moving bytes: from spools to those who follow them, from queues to sockets, and credit back to the guest.
 
 use belljar_core::wire::{self, Frame};
-use belljar_core::{Ending, Error, ErrorCode, Stream};
+use belljar_core::{Ending, Error, ErrorCode, ExecId, Stream};
 
 use super::client::Role;
 use super::execution::{Execution, Sink};
@@ -44,6 +44,18 @@ impl Service {
         // An error here shows as the guest's end at the next read.
         let _ = self.guest.flush();
         behind
+    }
+
+    /// Tells all who follow an execution that it runs.
+    pub(super) fn tell_start(&mut self, exec: ExecId, start_us: u64) {
+        for client in self.clients.values_mut() {
+            if let Role::Follower { exec: followed, started: started @ false, .. } = &mut client.role
+                && *followed == exec
+            {
+                *started = true;
+                client.link.queue(&answer(&Answer::Started { exec, start_us }));
+            }
+        }
     }
 
     /// Tells one who waits for it that an execution has ended, if it has.

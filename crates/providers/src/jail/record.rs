@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use belljar_core::{Result, SandboxId, SandboxSpec, SandboxState};
+use belljar_core::{Error, ErrorCode, Result, SandboxId, SandboxSpec, SandboxState};
 use belljar_jail::control::{
     ENDED_FILE, EXECUTIONS_FILE, Ended, LOCK_FILE, MAX_EXECUTIONS, Remembered, SPOOL_DIR,
 };
@@ -37,6 +37,15 @@ impl Lease {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let lease = Self { id: id.clone(), spec: spec.clone(), created_ms };
+        let text = serde_json::to_vec(&lease).unwrap_or_default();
+        if text.len() as u64 > MAX_RECORD {
+            let problem = format!(
+                "what the sandbox is to be made from has {} bytes; the most is {MAX_RECORD}",
+                text.len()
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, problem)
+                .hint("give it fewer or shorter variables; bring large content in as files"));
+        }
         let make = || DirBuilder::new().mode(0o700).create(directory);
         make()
             .or_else(|error| match error.kind() {
@@ -54,7 +63,7 @@ impl Lease {
             let mut file = create(&directory.join(LEASE_FILE))?;
             // Before there is anything to read: nobody ever sees a lease of a living creator free.
             flock(&file, FlockOperation::LockExclusive)?;
-            file.write_all(&serde_json::to_vec(&lease)?)?;
+            file.write_all(&text)?;
             Ok(file)
         };
         write().map_err(|error| {

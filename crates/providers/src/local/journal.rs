@@ -116,6 +116,12 @@ impl Journal {
         self.state().finished.map(|ending| ending.termination)
     }
 
+    /// How much there has been of its output.
+    pub(super) fn said(&self) -> Position {
+        let [stdout, stderr] = self.state().totals;
+        Position { stdout, stderr }
+    }
+
     /// Waits for the end.
     pub(super) async fn finished(&self) -> Ending {
         let mut changes = self.changes.subscribe();
