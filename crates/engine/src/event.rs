@@ -163,3 +163,35 @@ impl Happening {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// The names of the variants, from where they are written.
+    fn names() -> Vec<String> {
+        let source = include_str!("event.rs");
+        let body =
+            source.split("pub enum Happening {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
+        let words = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("    "))
+            .map(|line| line.trim_end_matches([' ', '{', ',']));
+        let names = words.filter(|word| word.starts_with(char::is_uppercase));
+        names
+            .map(|name| {
+                let lower =
+                    |c: char| if c.is_uppercase() { format!("_{}", c.to_lowercase()) } else { c.to_string() };
+                name.chars().map(lower).collect::<String>().trim_start_matches('_').to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_page_tells_of_all_that_can_happen() {
+        let page = include_str!("../../../docs/engine.md");
+        let names = names();
+        assert!(names.len() >= 17, "{names:?}");
+        for name in names {
+            assert!(page.contains(&format!("`{name}`")), "docs/engine.md does not tell of `{name}`");
+        }
+    }
+}
