@@ -19,6 +19,8 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use self::probe::Proof;
+#[cfg(test)]
+pub(crate) use self::probe::in_child_within;
 
 /// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

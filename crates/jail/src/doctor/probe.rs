@@ -55,7 +55,7 @@ pub(super) fn in_child(probe: impl FnOnce() -> Proof) -> Proof {
     in_child_within(PATIENCE, probe)
 }
 
-pub(super) fn in_child_within(patience: Duration, probe: impl FnOnce() -> Proof) -> Proof {
+pub(crate) fn in_child_within(patience: Duration, probe: impl FnOnce() -> Proof) -> Proof {
     let deadline = Instant::now() + patience;
     let (answer, say) = pipe_with(PipeFlags::CLOEXEC).failing("make a pipe")?;
     // SAFETY: after `fork` the C library's allocator is usable in the child, which has one thread, takes no lock that
