@@ -81,7 +81,7 @@ impl House {
     /// Starts an engine and waits until it serves; answers how long that took.
     fn start(&mut self, place_to_die: Option<&str>) -> Duration {
         // Whatever ends is forgotten at once, or never.
-        let most = if place_to_die == Some("forget.removed") { "0" } else { "1000" };
+        let most = if place_to_die == Some("forget.removed") { "0" } else { "1000000" };
         let mut command = self.command(&["engine", "--patience", "30s", "--most", most]);
         command.envs(place_to_die.map(|place| ("BELLJAR_FAILPOINT", place)));
         let (took, line) = self.serve(command);
