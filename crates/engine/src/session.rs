@@ -97,6 +97,9 @@ impl From<SandboxState> for EndReason {
 }
 
 impl SessionState {
+    /// Every word of [`SessionState::as_str`], in the order of a life.
+    pub const NAMES: [&str; 6] = ["queued", "creating", "running", "paused", "ending", "ended"];
+
     /// The word in records and answers.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -354,9 +357,17 @@ mod tests {
 
     #[test]
     fn states_are_spelled_the_same_everywhere() {
-        for state in
-            [SessionState::Queued, SessionState::Running, SessionState::Ended { reason: EndReason::Lost }]
-        {
+        let reason = EndReason::Lost;
+        let all = [
+            SessionState::Queued,
+            SessionState::Creating,
+            SessionState::Running,
+            SessionState::Paused,
+            SessionState::Ending { reason },
+            SessionState::Ended { reason },
+        ];
+        assert_eq!(all.map(SessionState::as_str), SessionState::NAMES);
+        for state in all {
             let json = serde_json::to_value(state).unwrap();
             assert_eq!(json["state"], state.as_str());
             assert_eq!(serde_json::from_value::<SessionState>(json).unwrap(), state);

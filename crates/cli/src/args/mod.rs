@@ -4,6 +4,7 @@
 mod command;
 mod place;
 mod sandbox;
+mod sessions;
 mod transfers;
 mod typed;
 
@@ -20,7 +21,7 @@ pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
     AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EngineArgs, EventsArgs, ExecArgs,
     ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, PauseArgs, RestoreArgs, ResumeArgs, RmArgs,
-    RunArgs, StatsArgs, UsageArgs, Verb,
+    RunArgs, SessionsArgs, StatsArgs, UsageArgs, Verb,
 };
 
 /// What came of reading the command line.

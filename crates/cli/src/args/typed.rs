@@ -79,6 +79,7 @@ pub(crate) enum Verb {
     Kill(KillArgs),
     Rm(RmArgs),
     Engine(EngineArgs),
+    Sessions(SessionsArgs),
     Events(EventsArgs),
     Usage(UsageArgs),
     Backup(BackupArgs),
@@ -401,6 +402,31 @@ pub(crate) struct EngineArgs {
     /// How many ended sandboxes are remembered at most
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) most: String,
+}
+
+/// List what the engine remembers, the newest first, also of sandboxes that are gone
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar sessions
+  belljar sessions --state ended --label job=nightly
+  belljar sessions --json --limit 1000 --after 51000")]
+pub(crate) struct SessionsArgs {
+    /// Only those that are queued, creating, running, paused, ending or ended; may be repeated
+    #[arg(long = "state", value_name = "NAME")]
+    pub(crate) states: Vec<String>,
+    /// Only those with this label; may be repeated, and then all are needed
+    #[arg(long = "label", value_name = "K=V")]
+    pub(crate) labels: Vec<String>,
+    /// Only this tenant's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    /// How many at most, up to 1000
+    #[arg(long, value_name = "N", default_value = "50", allow_hyphen_values = true)]
+    pub(crate) limit: String,
+    /// Go on where the last page ended
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    pub(crate) after: Option<String>,
 }
 
 /// Print what happened in a sandbox, as the engine wrote it down
