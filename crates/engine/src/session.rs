@@ -15,7 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use belljar_core::{ProviderName, SandboxId, SandboxSpec, SandboxState};
+use belljar_core::{Error, ErrorCode, ProviderName, Result, SandboxId, SandboxSpec, SandboxState};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::Meter;
@@ -235,6 +235,35 @@ pub struct SessionRequest {
     pub patience: Option<Duration>,
 }
 
+impl SessionRequest {
+    /// The most bytes of a key.
+    pub const MAX_KEY: usize = 255;
+
+    /// Refuses what cannot be honoured.
+    pub fn check(&self) -> Result<()> {
+        self.spec.check()?;
+        if self.idle.is_some_and(|idle| idle.is_zero()) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                "an idle time of nothing ends what has not begun",
+            )
+            .hint("give a time, or leave it out"));
+        }
+        self.key.as_deref().map_or(Ok(()), Self::check_key)
+    }
+
+    /// Refuses a key that is empty or too long.
+    pub fn check_key(key: &str) -> Result<()> {
+        let problem = match key.len() {
+            0 => "the key is empty".to_owned(),
+            1..=Self::MAX_KEY => return Ok(()),
+            bytes => format!("a key of {bytes} bytes is too long"),
+        };
+        Err(Error::new(ErrorCode::InvalidArgument, problem)
+            .hint(format!("a key has 1 to {} bytes", Self::MAX_KEY)))
+    }
+}
+
 /// Whose a session is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -353,6 +382,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn keys_and_idle_times_are_bounded() {
+        let check = |key: Option<usize>, idle: Option<u64>| {
+            let (key, idle) = (key.map(|length| "k".repeat(length)), idle.map(Duration::from_millis));
+            SessionRequest { key, idle, ..SessionRequest::default() }.check()
+        };
+        for (key, idle) in [(None, None), (Some(1), Some(1)), (Some(255), None)] {
+            check(key, idle).unwrap();
+        }
+        for (key, idle) in [(Some(0), None), (Some(256), None), (None, Some(0))] {
+            let error = check(key, idle).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidArgument, "{error}");
+        }
+        let mut request = SessionRequest::default();
+        request.spec.labels.insert(String::new(), String::new());
+        assert!(request.check().is_err(), "what its sandbox is made from counts too");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use belljar_core::{Error, ErrorCode};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-pub(crate) use command::{CommandOptions, Plan};
+pub(crate) use command::{CommandOptions, CreatePlan, Plan};
 pub(crate) use place::Place;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
