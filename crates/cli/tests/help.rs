@@ -35,7 +35,6 @@ fn help_of_everything() {
         "pause",
         "resume",
         "engine",
-        "sessions",
         "events",
         "usage",
         "backup",

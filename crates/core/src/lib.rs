@@ -29,7 +29,10 @@ pub use exec::{
 pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
 pub use id::{ExecId, SandboxId};
 pub use limits::{ByteSize, CpuCount, Limits, ParseError, Span};
-pub use policy::NetworkPolicy;
+pub use policy::{
+    HostName, HostPattern, IpNet, Method, NameError, NetLimits, NetworkPolicy, PathError, PathPattern,
+    PortRange, Rule, RuleError, Rules, SetName, Target, plain_path,
+};
 pub use provider::{
     ByteStream, Control, ExecHandle, Execs, Files, Provider, ProviderName, Sandbox, SandboxInfo,
     SandboxState, SandboxStats,

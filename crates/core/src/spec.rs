@@ -68,6 +68,7 @@ impl SandboxSpec {
             )
             .hint("a sandbox lives for up to 365 days; it can be extended while it runs"));
         }
+        self.network.check()?;
         check_env(&self.env)?;
         Self::check_labels(&self.labels)
     }

@@ -146,6 +146,7 @@ impl Provider for Fake {
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
+        spec.network.check_without_door(ProviderName::Fake)?;
         if spec.template != "host" {
             let name = spec.template.escape_debug();
             return Err(Error::new(

@@ -182,6 +182,7 @@ impl Provider for Jail {
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
+        spec.network.check_without_door(ProviderName::Jail)?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
         // It begins while we make the sandbox's directory and look for the template.

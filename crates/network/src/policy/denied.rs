@@ -1,0 +1,155 @@
+//! Why something was refused, in words that a person and a program can act on.
+
+use std::fmt;
+
+use belljar_core::Rule;
+use serde::{Deserialize, Serialize};
+
+/// A refusal. Its text is one paragraph: what was refused, why, who can grant it and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct Denied {
+    /// What was asked for.
+    pub what: String,
+    /// Why it was refused.
+    pub reason: Reason,
+    /// The rule that refused it, or that fell short of granting it.
+    pub rule: Option<RuleRef>,
+    /// How the sandbox's owner could grant it.
+    pub how_to_grant: String,
+}
+
+/// Why something was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The sandbox has no network at all.
+    NoNetwork,
+    /// Nothing allows this host.
+    NotListed,
+    /// The host is allowed, and this port is not.
+    PortNotListed,
+    /// A rule denies it.
+    DeniedByRule,
+    /// A set among what is denied was not resolved, so that nothing is known to be outside it.
+    UnresolvedSet,
+    /// The address is not public.
+    NotPublic,
+    /// An address at which clouds serve credentials.
+    Metadata,
+    /// The host's own loopback, or what systems take for it.
+    Loopback,
+    /// Only some requests are allowed, and in TLS they cannot be seen.
+    Unseen,
+    /// Only some requests are allowed, and this is not one of them.
+    RequestNotListed,
+    /// Only some paths are allowed, and servers would read this one differently.
+    AmbiguousPath,
+    /// The name given to the server is not the one that was connected to.
+    OtherName,
+}
+
+impl Reason {
+    /// The reason as it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoNetwork => "no_network",
+            Self::NotListed => "not_listed",
+            Self::PortNotListed => "port_not_listed",
+            Self::DeniedByRule => "denied_by_rule",
+            Self::UnresolvedSet => "unresolved_set",
+            Self::NotPublic => "not_public",
+            Self::Metadata => "metadata",
+            Self::Loopback => "loopback",
+            Self::Unseen => "unseen",
+            Self::RequestNotListed => "request_not_listed",
+            Self::AmbiguousPath => "ambiguous_path",
+            Self::OtherName => "other_name",
+        }
+    }
+
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::NoNetwork => "the sandbox has no network",
+            Self::NotListed => "nothing in its policy allows this host",
+            Self::PortNotListed => "its policy allows this host, but not this port",
+            Self::DeniedByRule => "its policy denies it",
+            Self::UnresolvedSet => "its policy denies a set whose hosts are not known",
+            Self::NotPublic => "the address is not public",
+            Self::Metadata => "clouds serve credentials at this address",
+            Self::Loopback => "this address is the host itself",
+            Self::Unseen => "its policy is about single requests, which cannot be seen inside TLS",
+            Self::RequestNotListed => "its policy allows other methods or paths of this host",
+            Self::AmbiguousPath => {
+                "servers read this path differently, so that no rule about paths can allow it"
+            }
+            Self::OtherName => "the name given to the server is not the one that was connected to",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// One rule of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleRef {
+    /// In which list it stands.
+    pub list: List,
+    /// Its place there, from 0.
+    pub index: usize,
+    /// The rule as it is written, shortened when it is long.
+    pub text: String,
+}
+
+/// The two lists of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum List {
+    /// What is allowed.
+    Allow,
+    /// What is denied.
+    Deny,
+}
+
+impl RuleRef {
+    pub(super) fn new(list: List, index: usize, rule: &Rule) -> Self {
+        Self { list, index, text: shortened(&rule.to_string()) }
+    }
+}
+
+impl fmt::Display for RuleRef {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = match self.list {
+            List::Allow => "allow",
+            List::Deny => "deny",
+        };
+        write!(formatter, "{list} rule {}, `{}`", self.index + 1, self.text)
+    }
+}
+
+/// The beginning of a text from inside the sandbox, safe to print.
+pub(super) fn shortened(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Belljar refused {}: {}", self.what, self.reason.sentence())?;
+        if let Some(rule) = &self.rule {
+            write!(formatter, " ({rule})")?;
+        }
+        write!(
+            formatter,
+            ". {} Do not try another route: everything that leaves the sandbox is judged by the same rules.",
+            self.how_to_grant
+        )
+    }
+}
