@@ -76,9 +76,9 @@ fn understand_verb(verb: Verb) -> Result<Understood, Error> {
             Understood { spec: Some(plan.spec), request: Some(plan.request), inside }
         }
         Verb::Create(create) => {
-            let (_, spec, files) = create.plan()?;
-            let inside = files.into_iter().map(|upload| upload.to).collect();
-            Understood { spec: Some(spec), request: None, inside }
+            let plan = create.plan()?;
+            let inside = plan.files.into_iter().map(|upload| upload.to).collect();
+            Understood { spec: Some(plan.request.spec), request: None, inside }
         }
         Verb::Exec(exec) => Understood { request: Some(exec.plan()?.1), ..Understood::default() },
         Verb::Cp(cp) => {
@@ -86,6 +86,7 @@ fn understand_verb(verb: Verb) -> Result<Understood, Error> {
             let inside = sides.into_iter().flatten().map(|(_, path)| path).collect();
             Understood { inside, ..Understood::default() }
         }
+        Verb::Sessions(sessions) => sessions.query().map(|_| Understood::default())?,
         _ => Understood::default(),
     })
 }

@@ -35,6 +35,7 @@ fn help_of_everything() {
         "pause",
         "resume",
         "engine",
+        "sessions",
         "events",
         "usage",
         "backup",

@@ -124,6 +124,8 @@ impl ExecRequest {
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
     /// The most characters of a key.
     pub const MAX_KEY: usize = 64;
+    /// What keys begin with that an engine gave, because its caller gave none.
+    pub const ENGINE_KEYS: &'static str = "belljar.engine.";
 
     /// A request to run this program, everything else at its default.
     pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
@@ -164,14 +166,19 @@ impl ExecRequest {
                 .hint("give a program and its arguments, none of them with a NUL byte"));
         }
         if let Some(key) = self.key.as_ref().filter(|key| !is_key(key)) {
-            let shown: String = key.chars().take(Self::MAX_KEY).collect();
-            return Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("`{}` cannot be the key of an execution", shown.escape_debug()),
-            )
-            .hint("a key has 1 to 64 of the characters A-Z a-z 0-9 . _ -"));
+            return Err(no_key(key).hint("a key has 1 to 64 of the characters A-Z a-z 0-9 . _ -"));
         }
         check_env(&self.env)
+    }
+
+    /// The same for a request that no engine has made: the keys of engines are not for others.
+    pub fn check_callers_key(&self) -> Result<()> {
+        self.check()?;
+        match &self.key {
+            Some(key) if key.starts_with(Self::ENGINE_KEYS) => Err(no_key(key)
+                .hint(format!("keys that begin with `{}` are given by engines", Self::ENGINE_KEYS))),
+            _ => Ok(()),
+        }
     }
 
     /// What is answered when an execution has the key of this request.
@@ -180,6 +187,14 @@ impl ExecRequest {
         Error::new(ErrorCode::AlreadyExists, format!("execution {exec} has the key `{key}` already"))
             .hint("follow that execution, or give the new one a key of its own")
     }
+}
+
+fn no_key(key: &str) -> Error {
+    let shown: String = key.chars().take(ExecRequest::MAX_KEY).collect();
+    Error::new(
+        ErrorCode::InvalidArgument,
+        format!("`{}` cannot be the key of an execution", shown.escape_debug()),
+    )
 }
 
 fn is_key(text: &str) -> bool {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{Error, ErrorCode, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats};
+use belljar_core::{
+    Capability, Error, ErrorCode, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Admission, Capacity, Overloaded, Permit};
@@ -15,7 +17,7 @@ use crate::failpoint;
 use crate::live::Live;
 use crate::meter::Meter;
 use crate::price::{Cost, PriceTable};
-use crate::session::{EndReason, Session, SessionRequest, SessionState, Tenant};
+use crate::session::{EndReason, OnIdle, Session, SessionRequest, SessionState, Tenant};
 use crate::store::{self, Accepted, Execution, Page, Query, Retention, Store, StoreError};
 
 /// How long the watchers of a session's executions may take to learn of its end.
@@ -101,9 +103,16 @@ impl Engine {
     }
 
     /// Makes a session and waits until it runs. With a key it is made even if the caller stops waiting, and whoever asks
-    /// again with the same key gets it. Without one nobody could ask for it: dropping the future gives it up.
-    pub async fn create(&self, request: SessionRequest) -> Result<Session> {
-        request.spec.check()?;
+    /// again with the same key gets it, also after its end. Without one nobody could ask for it: dropping the future gives
+    /// it up.
+    pub async fn create(&self, request: SessionRequest) -> Result<Accepted> {
+        request.check()?;
+        if request.idle.is_some() && request.on_idle == OnIdle::Pause {
+            let (provider, pause) = (&self.shared.provider, Capability::Pause);
+            if !provider.capabilities().has(pause) {
+                return Err(Error::unsupported(provider.name(), pause));
+            }
+        }
         if self.shared.draining.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorCode::Unavailable, "the engine is shutting down")
                 .hint("try again in a moment")
@@ -118,8 +127,8 @@ impl Engine {
             }
         };
         let made = joined(tokio::spawn(async move {
-            let session = shared.create(request, leaves).await?;
-            Ok(Unclaimed { session: Some(session), shared: (!has_key).then_some(shared) })
+            let accepted = shared.create(request, leaves).await?;
+            Ok(Unclaimed { accepted: Some(accepted), shared: (!has_key).then_some(shared) })
         }));
         made.await?.claim()
     }
@@ -192,22 +201,23 @@ impl Engine {
 
 /// A session that ends unless somebody learns its name.
 struct Unclaimed {
-    session: Option<Session>,
+    accepted: Option<Accepted>,
     shared: Option<Arc<Shared>>,
 }
 
 impl Unclaimed {
-    fn claim(mut self) -> Result<Session> {
-        self.session.take().ok_or_else(gone)
+    fn claim(mut self) -> Result<Accepted> {
+        self.accepted.take().ok_or_else(gone)
     }
 }
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        if let (Some(session), Some(shared)) = (self.session.take(), self.shared.take()) {
+        if let (Some(accepted), Some(shared)) = (self.accepted.take(), self.shared.take()) {
             tokio::spawn(async move {
-                if let Err(error) = shared.give_up(&session.id).await {
-                    tracing::warn!(session = %session.id, %error, "cannot end a session that nobody knows of");
+                let id = &accepted.session().id;
+                if let Err(error) = shared.give_up(id).await {
+                    tracing::warn!(session = %id, %error, "cannot end a session that nobody knows of");
                 }
             });
         }
@@ -260,7 +270,7 @@ impl Shared {
         self: &Arc<Self>,
         request: SessionRequest,
         leaves: impl Future<Output = ()>,
-    ) -> Result<Session> {
+    ) -> Result<Accepted> {
         let id = match &request.spec.id {
             Some(id) => self.free_name(id).await?,
             None => belljar_providers::new_id()?,
@@ -268,7 +278,7 @@ impl Shared {
         let session = store::accepted(id, self.provider.name(), request, now_ms());
         let session = match self.store.accept(self.epoch, &session).await? {
             Accepted::New(session) => session,
-            Accepted::Known(session) => return self.until_made(&session.id).await,
+            Accepted::Known(session) => return self.until_made(&session.id).await.map(Accepted::Known),
         };
         self.news.send_modify(|count| *count += 1);
         failpoint::pass("create.accepted");
@@ -282,7 +292,7 @@ impl Shared {
             }
         };
         match admitted {
-            Ok(permit) => self.make(session, permit).await,
+            Ok(permit) => self.make(session, permit).await.map(Accepted::New),
             Err(overloaded) => {
                 Err(self.never_made(&session.id, EndReason::QueueTimeout, overloaded.into()).await)
             }
@@ -423,6 +433,9 @@ impl Shared {
         }
         failpoint::pass("end.removed");
         let stats = crate::recovery::final_stats(&*live.sandbox).await;
+        // The sandbox knows that it was killed, and we may know why.
+        let asked = self.patiently(|| self.store.session(&live.id)).await.ok().flatten();
+        let reason = asked.and_then(|session| session.state.reason()).unwrap_or(reason);
         if let Err(error) = self.close(&live.id, reason, stats).await {
             tracing::error!(session = %live.id, %error, "cannot write down the end of a session");
         }
@@ -511,14 +524,28 @@ impl Shared {
     async fn look_for_idle(self: &Arc<Self>) {
         let idle: Vec<Arc<Live>> = self.live().values().filter(|live| live.is_idle()).cloned().collect();
         for live in idle {
-            let done = match live.on_idle {
-                crate::session::OnIdle::End => self.end(&live.id, EndReason::Idle).await,
-                crate::session::OnIdle::Pause => self.pause(&live).await,
-            };
-            if let Err(error) = done {
+            if let Err(error) = self.put_to_rest(&live).await {
                 tracing::warn!(session = %live.id, %error, "cannot put an idle session to rest");
             }
         }
+    }
+
+    /// Ends or pauses an idle session. Whoever begins something meanwhile is first, or comes too late.
+    async fn put_to_rest(self: &Arc<Self>, live: &Live) -> Result<()> {
+        let Ok(mut open) = live.open.try_write() else { return Ok(()) };
+        if !*open || !live.is_idle() {
+            return Ok(());
+        }
+        if live.on_idle == OnIdle::Pause {
+            return self.pause(live).await;
+        }
+        *open = false;
+        drop(open);
+        let ended = self.end(&live.id, EndReason::Idle).await;
+        if ended.is_err() {
+            *live.open.write().await = true;
+        }
+        ended
     }
 }
 

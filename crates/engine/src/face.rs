@@ -27,8 +27,8 @@ impl Provider for Engine {
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
-        let session = Engine::create(self, SessionRequest { spec, ..SessionRequest::default() }).await?;
-        self.open(&session.id).await
+        let accepted = Engine::create(self, SessionRequest { spec, ..SessionRequest::default() }).await?;
+        self.open(&accepted.session().id).await
     }
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {

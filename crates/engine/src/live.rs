@@ -52,9 +52,6 @@ pub(crate) fn lost(exec: u64) -> Happening {
     Happening::ExecFinished { exec, termination: Termination::Lost, duration_us: None, meter: UNKNOWN }
 }
 
-/// What keys begin with that the engine gave, because its caller gave none.
-const OURS: &str = "belljar.engine.";
-
 /// How an execution ended.
 pub(crate) fn finished(exec: u64, ending: &Ending) -> Happening {
     Happening::ExecFinished {
@@ -67,12 +64,17 @@ pub(crate) fn finished(exec: u64, ending: &Ending) -> Happening {
 
 /// The key by which a sandbox knows an execution.
 pub(crate) fn key_of(exec: u64, request: &ExecRequest) -> String {
-    request.key.clone().unwrap_or_else(|| format!("{OURS}{exec}"))
+    request.key.clone().unwrap_or_else(|| format!("{}{exec}", ExecRequest::ENGINE_KEYS))
+}
+
+/// The number that an engine gave an execution, by its key.
+pub(crate) fn number_of(info: &ExecInfo) -> Option<u64> {
+    info.key.as_deref()?.strip_prefix(ExecRequest::ENGINE_KEYS)?.parse().ok()
 }
 
 /// Hides a key that is the engine's own business.
 pub(crate) fn hide_key(info: &mut ExecInfo) {
-    info.key = info.key.take().filter(|key| !key.starts_with(OURS));
+    info.key = info.key.take().filter(|key| !key.starts_with(ExecRequest::ENGINE_KEYS));
 }
 
 async fn kill_by_key(sandbox: &dyn Sandbox, key: &str) -> Result<()> {
@@ -151,7 +153,7 @@ impl Live {
         Busy(self.clone())
     }
 
-    /// Whether nothing has happened for as long as it is allowed to idle.
+    /// Whether nothing has happened for as long as it is allowed to idle. This clock too stands still in a pause.
     pub(crate) fn is_idle(&self) -> bool {
         let since = || self.used_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
         let runs = || self.paused.try_lock().is_ok_and(|paused| !*paused);
@@ -216,14 +218,7 @@ impl Shared {
         live: &Arc<Live>,
         request: ExecRequest,
     ) -> Result<Box<dyn ExecHandle>> {
-        request.check()?;
-        if request.key.as_deref().is_some_and(|key| key.starts_with(OURS)) {
-            return Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("keys that begin with `{OURS}` are the engine's"),
-            )
-            .hint("choose another key"));
-        }
+        request.check_callers_key()?;
         let (shared, live) = (self.clone(), live.clone());
         joined(tokio::spawn(async move { shared.start(&live, request).await })).await
     }

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::engine::Shared;
 use crate::event::Happening;
-use crate::live::{Live, finished, key_of, lost};
+use crate::live::{Live, finished, key_of, lost, number_of};
 use crate::session::{EndReason, Session, SessionRequest, SessionState};
 use crate::store::{Accepted, ExecState, Execution, StoreError, accepted};
 
@@ -168,7 +168,7 @@ impl Shared {
         let known = self.store.executions(&session.id).await?;
         let mut watched = Vec::new();
         for execution in known.iter().filter(|execution| !execution.state.is_over()) {
-            match find(execution, &inside) {
+            match find(execution, &known, &inside) {
                 Found::Inside(info) => {
                     if execution.state == ExecState::Accepted {
                         news.push(Happening::ExecStarted { exec: execution.exec, inside: info.exec });
@@ -180,7 +180,9 @@ impl Shared {
             }
         }
         self.record(&session.id, &news).await?;
-        let last = known.last().map_or(0, |execution| execution.exec);
+        // A log that was put back from a copy may know less than the sandbox, which runs nothing under a key again.
+        let counted = inside.iter().filter_map(number_of).max();
+        let last = known.last().map(|execution| execution.exec).max(counted).unwrap_or(0);
         let live = self.keep(session, sandbox, self.room(), last, self.last_transfer(session).await?);
         *live.paused.lock().await = state == Some(SandboxState::Paused);
         for (exec, inside) in watched {
@@ -218,7 +220,7 @@ impl Shared {
         let Ok(execs) = sandbox.execs() else { return };
         let inside = execs.list().await.unwrap_or_default();
         for execution in known.iter().filter(|execution| !execution.state.is_over()) {
-            let Found::Inside(info) = find(execution, &inside) else { continue };
+            let Found::Inside(info) = find(execution, &known, &inside) else { continue };
             let mut news = Vec::new();
             if execution.state == ExecState::Accepted {
                 news.push(Happening::ExecStarted { exec: execution.exec, inside: info.exec });
@@ -269,11 +271,59 @@ enum Found<'a> {
     Forgotten,
 }
 
-fn find<'a>(execution: &Execution, inside: &'a [ExecInfo]) -> Found<'a> {
+fn find<'a>(execution: &Execution, known: &[Execution], inside: &'a [ExecInfo]) -> Found<'a> {
     let key = key_of(execution.exec, &execution.request);
+    // Where a key was used again, what runs is the first one's; the others would have been refused.
+    let came_first = |other: &Execution| {
+        other.exec < execution.exec
+            && !matches!(other.state, ExecState::Refused | ExecState::Interrupted)
+            && key_of(other.exec, &other.request) == key
+    };
+    if execution.state == ExecState::Accepted && known.iter().any(came_first) {
+        return Found::NeverStarted;
+    }
     if let Some(info) = inside.iter().find(|info| info.key.as_deref() == Some(&key)) {
         return Found::Inside(info);
     }
     let forgets = inside.first().is_some_and(|first| first.exec.0 > 1);
     if forgets || execution.state == ExecState::Running { Found::Forgotten } else { Found::NeverStarted }
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_core::{Command, ExecId, ExecRequest, Position, UserName};
+
+    use super::*;
+
+    fn execution(exec: u64, state: ExecState, key: Option<&str>) -> Execution {
+        let request = ExecRequest { key: key.map(str::to_owned), ..ExecRequest::argv(["true"]) };
+        let (inside, termination, duration_us, meter, error) = (None, None, None, None, None);
+        Execution { exec, state, request, inside, termination, duration_us, meter, error }
+    }
+
+    #[test]
+    fn what_runs_under_a_key_is_the_first_that_had_it() {
+        use ExecState::{Accepted, Interrupted, Refused, Running};
+        let inside = [ExecInfo {
+            exec: ExecId(1),
+            key: Some("k".into()),
+            command: Command::Argv(vec!["true".into()]),
+            user: UserName::User,
+            termination: None,
+            said: Position::START,
+        }];
+        let found = |before: ExecState, key: Option<&str>| {
+            let known = [execution(1, before, Some("k")), execution(2, Accepted, key)];
+            match find(&known[1], &known, &inside) {
+                Found::Inside(info) => Some(info.exec.0),
+                Found::NeverStarted => None,
+                Found::Forgotten => panic!("nothing was forgotten"),
+            }
+        };
+        assert_eq!(found(Running, Some("k")), None, "it would have been refused");
+        assert_eq!(found(Accepted, Some("k")), None);
+        assert_eq!(found(Refused, Some("k")), Some(1), "the first never started");
+        assert_eq!(found(Interrupted, Some("k")), Some(1));
+        assert_eq!(found(Running, None), None, "it has a key of its own");
+    }
 }

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use belljar_core::{ProviderName, SandboxId, SandboxSpec, SandboxState};
+use belljar_core::{Error, ErrorCode, ProviderName, Result, SandboxId, SandboxSpec, SandboxState};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::Meter;
@@ -97,6 +97,9 @@ impl From<SandboxState> for EndReason {
 }
 
 impl SessionState {
+    /// Every word of [`SessionState::as_str`], in the order of a life.
+    pub const NAMES: [&str; 6] = ["queued", "creating", "running", "paused", "ending", "ended"];
+
     /// The word in records and answers.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -232,6 +235,35 @@ pub struct SessionRequest {
     pub patience: Option<Duration>,
 }
 
+impl SessionRequest {
+    /// The most bytes of a key.
+    pub const MAX_KEY: usize = 255;
+
+    /// Refuses what cannot be honoured.
+    pub fn check(&self) -> Result<()> {
+        self.spec.check()?;
+        if self.idle.is_some_and(|idle| idle.is_zero()) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                "an idle time of nothing ends what has not begun",
+            )
+            .hint("give a time, or leave it out"));
+        }
+        self.key.as_deref().map_or(Ok(()), Self::check_key)
+    }
+
+    /// Refuses a key that is empty or too long.
+    pub fn check_key(key: &str) -> Result<()> {
+        let problem = match key.len() {
+            0 => "the key is empty".to_owned(),
+            1..=Self::MAX_KEY => return Ok(()),
+            bytes => format!("a key of {bytes} bytes is too long"),
+        };
+        Err(Error::new(ErrorCode::InvalidArgument, problem)
+            .hint(format!("a key has 1 to {} bytes", Self::MAX_KEY)))
+    }
+}
+
 /// Whose a session is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -353,10 +385,36 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_idle_times_are_bounded() {
+        let check = |key: Option<usize>, idle: Option<u64>| {
+            let (key, idle) = (key.map(|length| "k".repeat(length)), idle.map(Duration::from_millis));
+            SessionRequest { key, idle, ..SessionRequest::default() }.check()
+        };
+        for (key, idle) in [(None, None), (Some(1), Some(1)), (Some(255), None)] {
+            check(key, idle).unwrap();
+        }
+        for (key, idle) in [(Some(0), None), (Some(256), None), (None, Some(0))] {
+            let error = check(key, idle).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidArgument, "{error}");
+        }
+        let mut request = SessionRequest::default();
+        request.spec.labels.insert(String::new(), String::new());
+        assert!(request.check().is_err(), "what its sandbox is made from counts too");
+    }
+
+    #[test]
     fn states_are_spelled_the_same_everywhere() {
-        for state in
-            [SessionState::Queued, SessionState::Running, SessionState::Ended { reason: EndReason::Lost }]
-        {
+        let reason = EndReason::Lost;
+        let all = [
+            SessionState::Queued,
+            SessionState::Creating,
+            SessionState::Running,
+            SessionState::Paused,
+            SessionState::Ending { reason },
+            SessionState::Ended { reason },
+        ];
+        assert_eq!(all.map(SessionState::as_str), SessionState::NAMES);
+        for state in all {
             let json = serde_json::to_value(state).unwrap();
             assert_eq!(json["state"], state.as_str());
             assert_eq!(serde_json::from_value::<SessionState>(json).unwrap(), state);

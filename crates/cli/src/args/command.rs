@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::{ExecRequest, FilePath, ProviderName, Result, SandboxId, SandboxSpec, Span};
+use belljar_engine::session::{OnIdle, SessionRequest};
 use clap::Args;
 
 use super::sandbox::value;
-use super::{CreateArgs, ExecArgs, Fetch, RunArgs, Upload, in_option, pairs};
+use super::{CreateArgs, ExecArgs, Fetch, RunArgs, Upload, in_option, pairs, wrong};
 
 /// How long an execution in the background may run: as long as any sandbox can live.
 const BACKGROUND: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -40,7 +41,7 @@ pub(crate) struct CommandOptions {
     pub(crate) tty: bool,
 }
 
-/// A checked `run`, `create` or `exec`.
+/// A checked `run`.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// What holds the walls.
@@ -57,6 +58,19 @@ pub(crate) struct Plan {
     pub(crate) tty: bool,
     /// What to copy out afterwards.
     pub(crate) outs: Vec<Fetch>,
+}
+
+/// A checked `create`.
+#[derive(Debug)]
+pub(crate) struct CreatePlan {
+    /// What holds the walls.
+    pub(crate) provider: ProviderName,
+    /// What to make.
+    pub(crate) request: SessionRequest,
+    /// The option that nobody but an engine can honour, if there is one.
+    pub(crate) needs_engine: Option<&'static str>,
+    /// What to copy in first.
+    pub(crate) files: Vec<Upload>,
 }
 
 /// Refuses a variable without a value: people mean to pass theirs on, and nothing is passed on unasked.
@@ -113,13 +127,30 @@ impl RunArgs {
 
 impl CreateArgs {
     /// Checks everything, and opens every file that is to be copied in.
-    pub(crate) fn plan(&self) -> Result<(ProviderName, SandboxSpec, Vec<Upload>)> {
+    pub(crate) fn plan(self) -> Result<CreatePlan> {
         let provider = self.sandbox.provider()?;
         let mut spec = self.sandbox.spec()?;
         spec.env = environment(&self.env)?;
-        spec.check()?;
+        let idle = value::<Span>("--idle", self.idle.as_deref())?.map(|span| span.0);
+        let on_idle = self.on_idle.as_deref().map(on_idle).transpose()?.unwrap_or_default();
+        if let Some(key) = &self.key {
+            SessionRequest::check_key(key).map_err(|error| in_option("--key", error))?;
+        }
+        let engine = [("--idle", idle.is_some()), ("--key", self.key.is_some())];
+        let needs_engine = engine.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+        let request = SessionRequest { spec, key: self.key, idle, on_idle, ..SessionRequest::default() };
+        request.check()?;
         let files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
-        Ok((provider, spec, files))
+        Ok(CreatePlan { provider, request, needs_engine, files })
+    }
+}
+
+fn on_idle(text: &str) -> Result<OnIdle> {
+    match text {
+        "end" => Ok(OnIdle::End),
+        "pause" => Ok(OnIdle::Pause),
+        _ => Err(wrong("--on-idle", format!("`{}` is not what can happen", text.escape_debug()))
+            .hint("an idle sandbox can `end` or `pause`")),
     }
 }
 
@@ -131,6 +162,9 @@ impl ExecArgs {
         if self.detach && self.execution.timeout.is_none() {
             request.timeout = BACKGROUND;
         }
+        request.key = self.key;
+        // Everything else has been checked.
+        request.check_callers_key().map_err(|error| in_option("--key", error))?;
         Ok((id, request))
     }
 }
@@ -221,6 +255,54 @@ mod tests {
         assert!(hint.contains("--env TOKEN=\"$TOKEN\""), "{hint}");
         assert!(plan(&["-w", &"a/".repeat(2100), "--", "true"]).unwrap_err().message.contains("4095"));
         assert!(plan(&["--", ""]).unwrap_err().message.contains("empty"));
+    }
+
+    #[test]
+    fn what_only_an_engine_can_do_is_known_and_checked() {
+        let create = |line: &[&str]| match Cli::try_parse_from(["belljar", "create"].iter().chain(line))
+            .unwrap()
+            .command
+        {
+            Verb::Create(args) => args.plan(),
+            _ => panic!("not create"),
+        };
+        assert_eq!(create(&[]).unwrap().needs_engine, None);
+        assert_eq!(create(&["--key", "a"]).unwrap().needs_engine, Some("--key"));
+        let idle = create(&["--idle", "90s", "--on-idle", "pause", "--key", "a b"]).unwrap();
+        assert_eq!(idle.needs_engine, Some("--idle"));
+        assert_eq!(idle.request.idle, Some(Duration::from_secs(90)));
+        assert_eq!((idle.request.on_idle, idle.request.key.as_deref()), (OnIdle::Pause, Some("a b")));
+        assert_eq!(create(&["--idle", "1s"]).unwrap().request.on_idle, OnIdle::End);
+        for (option, text) in [
+            ("--idle", "0"),
+            ("--idle", "-1s"),
+            ("--idle", "long"),
+            ("--key", ""),
+            ("--key", &"k".repeat(256)),
+        ] {
+            let error = create(&[option, text]).unwrap_err();
+            assert!(error.message.contains(option), "{error}");
+        }
+        let error = create(&["--idle", "1s", "--on-idle", "sleep"]).unwrap_err();
+        assert!(error.message.contains("--on-idle") && error.hint.unwrap().contains("pause"));
+        let alone = Cli::try_parse_from(["belljar", "create", "--on-idle", "end"]).unwrap_err();
+        assert!(alone.to_string().contains("--idle"), "{alone}");
+    }
+
+    #[test]
+    fn a_key_of_a_command_is_checked() {
+        let exec = |key: &str| {
+            let line = ["belljar", "exec", "--key", key, "bj-aaaaaaaaaaaaa", "true"];
+            match Cli::try_parse_from(line).unwrap().command {
+                Verb::Exec(args) => args.plan(),
+                _ => panic!("not exec"),
+            }
+        };
+        assert_eq!(exec("once-1").unwrap().1.key.as_deref(), Some("once-1"));
+        for bad in ["", "two words", "belljar.engine.1", &"k".repeat(65)] {
+            let error = exec(bad).unwrap_err();
+            assert!(error.message.contains("--key") && error.hint.is_some(), "{error:?}");
+        }
     }
 
     #[test]

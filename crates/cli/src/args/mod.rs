@@ -4,6 +4,7 @@
 mod command;
 mod place;
 mod sandbox;
+mod sessions;
 mod transfers;
 mod typed;
 
@@ -13,14 +14,14 @@ use belljar_core::{Error, ErrorCode};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-pub(crate) use command::{CommandOptions, Plan};
+pub(crate) use command::{CommandOptions, CreatePlan, Plan};
 pub(crate) use place::Place;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
     AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EngineArgs, EventsArgs, ExecArgs,
     ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, PauseArgs, RestoreArgs, ResumeArgs, RmArgs,
-    RunArgs, StatsArgs, UsageArgs, Verb,
+    RunArgs, SessionsArgs, StatsArgs, UsageArgs, Verb,
 };
 
 /// What came of reading the command line.

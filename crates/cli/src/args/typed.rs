@@ -79,6 +79,7 @@ pub(crate) enum Verb {
     Kill(KillArgs),
     Rm(RmArgs),
     Engine(EngineArgs),
+    Sessions(SessionsArgs),
     Events(EventsArgs),
     Usage(UsageArgs),
     Backup(BackupArgs),
@@ -146,7 +147,8 @@ pub(crate) struct RunArgs {
 #[command(after_long_help = "\
 Examples:
   id=$(belljar create --ttl 1h --label job=nightly)
-  belljar create --memory 4g --file project:/home/user/project --json")]
+  belljar create --memory 4g --file project:/home/user/project --json
+  belljar create --ttl 8h --idle 10m --on-idle pause --key order-1742")]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxOptions,
@@ -156,6 +158,15 @@ pub(crate) struct CreateArgs {
     /// Copy a file or directory in; may be repeated
     #[arg(long = "file", value_name = "SRC:DST", help_heading = "Files")]
     pub(crate) files: Vec<String>,
+    /// End it when nothing was run or copied in it for this long; needs an engine
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true, help_heading = "Engine")]
+    pub(crate) idle: Option<String>,
+    /// What happens then: end (the default) or pause
+    #[arg(long, value_name = "WHAT", requires = "idle", help_heading = "Engine")]
+    pub(crate) on_idle: Option<String>,
+    /// Make it only once: a second create with this key prints the same id; needs an engine
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Engine")]
+    pub(crate) key: Option<String>,
 }
 
 /// Run a command in a sandbox that is there
@@ -170,6 +181,7 @@ Examples:
   belljar exec -d bj-k3m9x2p4q7w8z -- python3 -m http.server 8000
   belljar exec -it bj-k3m9x2p4q7w8z -- bash
   belljar exec --user root bj-k3m9x2p4q7w8z -- apt-get install ./tool.deb
+  belljar exec --key migrate-7 bj-k3m9x2p4q7w8z -- ./migrate.sh
 
 Exit status and JSON are those of `belljar run`."
 )]
@@ -179,6 +191,9 @@ pub(crate) struct ExecArgs {
     /// Let it run in the background (until the sandbox ends, unless --timeout is given) and print its number
     #[arg(long, short = 'd', conflicts_with_all = ["interactive", "tty"], help_heading = "Execution")]
     pub(crate) detach: bool,
+    /// Run it only once: a second command with this key is refused
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Execution")]
+    pub(crate) key: Option<String>,
     /// The sandbox
     #[arg(value_name = "ID", help_heading = "Arguments")]
     pub(crate) id: String,
@@ -401,6 +416,31 @@ pub(crate) struct EngineArgs {
     /// How many ended sandboxes are remembered at most
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) most: String,
+}
+
+/// List what the engine remembers, the newest first, also of sandboxes that are gone
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar sessions
+  belljar sessions --state ended --label job=nightly
+  belljar sessions --json --limit 1000 --after 51000")]
+pub(crate) struct SessionsArgs {
+    /// Only those that are queued, creating, running, paused, ending or ended; may be repeated
+    #[arg(long = "state", value_name = "NAME")]
+    pub(crate) states: Vec<String>,
+    /// Only those with this label; may be repeated, and then all are needed
+    #[arg(long = "label", value_name = "K=V")]
+    pub(crate) labels: Vec<String>,
+    /// Only this tenant's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    /// How many at most, up to 1000
+    #[arg(long, value_name = "N", default_value = "50", allow_hyphen_values = true)]
+    pub(crate) limit: String,
+    /// Go on where the last page ended
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    pub(crate) after: Option<String>,
 }
 
 /// Print what happened in a sandbox, as the engine wrote it down

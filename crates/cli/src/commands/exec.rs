@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use belljar_core::{ExecEvent, ExecRequest, OutputMode, Sandbox, Stdin, Stream, Termination};
+use belljar_core::{
+    Error, ErrorCode, ExecEvent, ExecRequest, OutputMode, Sandbox, Stdin, Stream, Termination,
+};
 use tracing::Instrument;
 
 use super::Context;
@@ -21,11 +23,37 @@ pub(crate) async fn exec(context: &Context, args: ExecArgs) -> Result<Status, Fa
     let (id, request) = args.plan()?;
     let sandbox = context.open(&id).await?;
     let span = tracing::error_span!("exec", sandbox = %id, exec = tracing::field::Empty);
-    if detach {
-        return in_background(context, sandbox.as_ref(), request).instrument(span).await;
+    let key = request.key.clone();
+    let outcome = if detach {
+        in_background(context, sandbox.as_ref(), request).instrument(span).await
+    } else {
+        let mut outlet = Outlet::standard();
+        in_foreground(context, sandbox.as_ref(), request, wishes, &mut outlet).instrument(span).await
+    };
+    match (outcome, key) {
+        (Err(Failure::Error(error)), Some(key)) if error.code == ErrorCode::AlreadyExists => {
+            Err(with_way_to(sandbox.as_ref(), &key, error).await.into())
+        }
+        (outcome, _) => outcome,
     }
-    let mut outlet = Outlet::standard();
-    in_foreground(context, sandbox.as_ref(), request, wishes, &mut outlet).instrument(span).await
+}
+
+/// Says how to come to the execution that has the key. One that ended long ago is not listed any more.
+async fn with_way_to(sandbox: &dyn Sandbox, key: &str, error: Error) -> Error {
+    let listed = match sandbox.execs() {
+        Ok(execs) => execs.list().await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    match listed.iter().find(|info| info.key.as_deref() == Some(key)) {
+        Some(info) => {
+            let (id, exec) = (sandbox.id(), info.exec);
+            error.hint(format!(
+                "`belljar attach {id} {exec}` follows it, `belljar logs {id} {exec}` shows what it wrote; \
+                 to run a command anew, give it another key"
+            ))
+        }
+        None => error,
+    }
 }
 
 /// Starts a command and leaves it.

@@ -1,5 +1,6 @@
 //! `belljar ls`: the sandboxes there are, or the files in one.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use belljar_core::{Entry, Error, ErrorCode, FileKind, SandboxInfo, UserName};
@@ -33,15 +34,18 @@ async fn sandboxes(context: &Context, all: bool) -> Result<Status, Failure> {
     Ok(Status::SUCCESS)
 }
 
-fn now_ms() -> u64 {
+/// Labels in one cell of a table.
+pub(super) fn label_list(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+}
+
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn sandbox_table(infos: &[SandboxInfo], now_ms: u64, printer: Printer) -> String {
     let row = |info: &SandboxInfo| {
-        let labels: Vec<String> =
-            info.spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         vec![
             info.id.to_string(),
             info.state.to_string(),
@@ -49,7 +53,7 @@ fn sandbox_table(infos: &[SandboxInfo], now_ms: u64, printer: Printer) -> String
             info.remaining.map_or_else(|| "-".to_owned(), span),
             printer.foreign(&info.spec.template).into_owned(),
             info.spec.limits.memory.to_string(),
-            printer.foreign(&labels.join(",")).into_owned(),
+            printer.foreign(&label_list(&info.spec.labels)).into_owned(),
         ]
     };
     let rows: Vec<_> = infos.iter().map(row).collect();

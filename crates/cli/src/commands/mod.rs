@@ -14,6 +14,7 @@ mod ls;
 mod pause;
 mod rm;
 mod run;
+mod sessions;
 mod stats;
 
 use std::path::PathBuf;
@@ -60,6 +61,7 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Kill(args) => kill::kill(&context, args).await,
         Verb::Rm(args) => rm::rm(&context, args).await,
         Verb::Engine(args) => engine::engine(&context, args).await,
+        Verb::Sessions(args) => sessions::sessions(&context, args).await,
         Verb::Events(args) => engine::events(&context, args).await,
         Verb::Usage(args) => engine::usage(&context, args).await,
         Verb::Backup(args) => engine::backup(&context, args).await,

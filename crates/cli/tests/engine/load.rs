@@ -98,7 +98,7 @@ async fn one(client: Client, tenant: &'static str, order: Arc<AtomicU64>) -> Mad
     let (begun, mut refusals) = (Instant::now(), 0);
     let session = loop {
         match client.session_for(request(tenant)).await {
-            Ok(session) => break session,
+            Ok(accepted) => break accepted.session().clone(),
             Err(error) => {
                 assert_eq!(error.code, ErrorCode::Overloaded, "{error}");
                 let wait = error.retry_after_ms.expect("when to try again");
@@ -137,7 +137,7 @@ impl Taken {
 
 /// Lives one short session, and reads its log before it is forgotten. What it used is answered.
 async fn short(client: &Client, tenant: &str, number: u64) -> (Session, Meter) {
-    let session = client.session_for(request(tenant)).await.unwrap();
+    let session = client.session_for(request(tenant)).await.unwrap().session().clone();
     let sandbox = client.open(&session.id).await.unwrap();
     let code = i32::try_from(number % 3).unwrap();
     let result = sandbox.execute(ExecRequest::shell(format!("echo {number}; exit {code}"))).await.unwrap();

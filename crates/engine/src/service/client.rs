@@ -24,7 +24,7 @@ use crate::event::Event;
 use crate::meter::Meter;
 use crate::price::Cost;
 use crate::session::{Session, SessionRequest, Tenant};
-use crate::store::{Page, Query};
+use crate::store::{Accepted, Page, Query};
 
 /// An engine that serves a data directory.
 #[derive(Clone, Debug)]
@@ -158,10 +158,10 @@ impl Client {
         self.open(ask).await?.answer().await
     }
 
-    /// Makes a session.
-    pub async fn session_for(&self, request: SessionRequest) -> Result<Session> {
+    /// Makes a session, or finds the one that was made for the same key.
+    pub async fn session_for(&self, request: SessionRequest) -> Result<Accepted> {
         let ask = Ask::Create { request: Box::new(request), hold: false };
-        expect!(self.ask(ask).await?, Answer::Session(session) => *session)
+        expect!(self.ask(ask).await?, Answer::Accepted(accepted) => *accepted)
     }
 
     /// What is remembered of a session.
@@ -206,9 +206,9 @@ impl Provider for Client {
         let hold = std::mem::take(&mut spec.tied_to_creator);
         let request = Box::new(SessionRequest { spec, ..SessionRequest::default() });
         let mut talk = self.open(Ask::Create { request, hold }).await?;
-        let session = expect!(talk.answer().await?, Answer::Session(session) => *session)?;
+        let accepted = expect!(talk.answer().await?, Answer::Accepted(accepted) => *accepted)?;
         let tie = hold.then_some(talk);
-        Ok(Arc::new(Remote { client: self.clone(), id: session.id, _tie: tie }))
+        Ok(Arc::new(Remote { client: self.clone(), id: accepted.session().id.clone(), _tie: tie }))
     }
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {

@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::meter::Meter;
 use crate::price::Cost;
 use crate::session::{Session, SessionRequest, Tenant};
-use crate::store::{Page, Query};
+use crate::store::{Accepted, Page, Query};
 
 /// The version of this protocol.
 pub const PROTOCOL: u32 = 1;
@@ -44,7 +44,7 @@ struct Open {
 enum Ask {
     /// `Welcome`.
     Hello,
-    /// `Session`. With `hold` it lives no longer than this connection.
+    /// `Accepted`. With `hold` a new one lives no longer than this connection.
     Create { request: Box<SessionRequest>, hold: bool },
     /// `Sandboxes`.
     List,
@@ -103,6 +103,7 @@ enum Answer {
         capabilities: Capabilities,
         epoch: u64,
     },
+    Accepted(Box<Accepted>),
     Session(Box<Session>),
     Sessions(Page),
     Events(Vec<Event>),

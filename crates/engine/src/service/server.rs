@@ -262,8 +262,8 @@ async fn answer(engine: &Engine, ask: Ask, caller: &mut Caller) -> Result<(), Br
 
 async fn create(engine: &Engine, request: SessionRequest, caller: &mut Caller) -> Result<(), Broken> {
     let request = SessionRequest { held: false, ..request };
-    let session = caller.unless_gone(Engine::create(engine, request)).await?;
-    Ok(caller.say(&Answer::Session(Box::new(session))).await?)
+    let accepted = caller.unless_gone(Engine::create(engine, request)).await?;
+    Ok(caller.say(&Answer::Accepted(Box::new(accepted))).await?)
 }
 
 /// Makes a session that lives no longer than the caller's connection.
@@ -274,9 +274,10 @@ async fn hold(engine: &Engine, request: SessionRequest, caller: &mut Caller) -> 
             .into());
     }
     let request = SessionRequest { held: true, ..request };
-    let session = caller.unless_gone(Engine::create(engine, request)).await?;
-    let (id, ours) = (session.id.clone(), engine.live(&session.id));
-    if caller.say(&Answer::Session(Box::new(session))).await.is_ok() {
+    let accepted = caller.unless_gone(Engine::create(engine, request)).await?;
+    let id = accepted.session().id.clone();
+    let ours = engine.live(&id);
+    if caller.say(&Answer::Accepted(Box::new(accepted))).await.is_ok() {
         // It says nothing more; it is there, or it is gone.
         let _ = caller.receiver.next().await;
     }

@@ -69,12 +69,21 @@ pub enum StoreError {
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// What became of a request for a session.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Accepted {
     /// It is remembered from now on.
     New(Session),
     /// The same request was accepted before.
     Known(Session),
+}
+
+impl Accepted {
+    /// The session, whoever it was made for.
+    pub fn session(&self) -> &Session {
+        let (Self::New(session) | Self::Known(session)) = self;
+        session
+    }
 }
 
 /// Where an execution is.

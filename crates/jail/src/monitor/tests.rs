@@ -264,6 +264,22 @@ fn output_that_went_straight_to_its_caller_is_counted_for_those_who_come_later()
 }
 
 #[test]
+fn the_start_is_told_before_output_that_came_with_it() {
+    let mut desk = Desk::new();
+    let mut caller = desk.connect();
+    caller.say(None, exec(ExecRequest { output: OutputMode::Flow, ..ExecRequest::argv(["true"]) }));
+    desk.serve(&caller);
+    let id = desk.told().last().unwrap().0;
+    // All of it is heard before anything is sent on.
+    desk.service.on_guest_frame(&Frame::control(id, &Event::Started { pid: 2, start_us: 1 }));
+    desk.service.on_guest_frame(&Frame::data(id, wire::stream::OUTPUT, b"at once"));
+    desk.says(id, &Event::Exited(ended()));
+    assert!(matches!(caller.answer(), Answer::Started { .. }));
+    assert_eq!(caller.frame().payload, b"at once");
+    assert!(matches!(caller.answer(), Answer::Finished { .. }));
+}
+
+#[test]
 fn one_who_waits_hears_the_end_and_nothing_else() {
     let mut desk = Desk::new();
     let mut caller = desk.connect();
