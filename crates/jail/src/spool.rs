@@ -36,14 +36,26 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// 2 MiB, for where there are many.
-    pub const SMALL: Self = Self { segment: 256 << 10, head: 4, tail: 4 };
+    /// The fewest bytes that a spool can be made for.
+    pub const LEAST: u64 = 64 << 10;
+
+    /// At most this many bytes, and not many less: half from the beginning, half from the end.
+    pub fn within(bytes: u64) -> Self {
+        let segment = (bytes / 8).clamp(Self::LEAST / 8, 1 << 20);
+        let half = u32::try_from(bytes / segment / 2).unwrap_or(u32::MAX / 2);
+        Self { segment, head: half.max(1), tail: half.max(1) }
+    }
+
+    /// How many bytes that is.
+    pub fn bytes(&self) -> u64 {
+        self.segment * (u64::from(self.head) + u64::from(self.tail))
+    }
 }
 
 impl Default for Bounds {
-    /// 64 MiB: half from the beginning, half from the end.
+    /// 64 MiB.
     fn default() -> Self {
-        Self { segment: 1 << 20, head: 32, tail: 32 }
+        Self::within(64 << 20)
     }
 }
 
@@ -137,7 +149,8 @@ impl Spool {
 
     /// Takes output. If the disk refuses it, the bytes are counted as missing and the command goes on.
     pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
-        for piece in bytes.chunks(MAX_RECORD) {
+        let longest = self.bounds.segment.saturating_sub(SEGMENT_HEADER + RECORD_HEADER);
+        for piece in bytes.chunks(usize::try_from(longest).unwrap_or(MAX_RECORD).clamp(1, MAX_RECORD)) {
             if self.write_record(stream, piece).is_err() {
                 // What follows goes into a new segment, whose header tells the gap.
                 self.close_segment();
@@ -219,6 +232,18 @@ impl Spool {
     /// How much has been written, kept or not.
     pub fn end(&self) -> Position {
         self.total
+    }
+
+    /// The most bytes that it may come to have on disk.
+    pub fn most(&self) -> u64 {
+        self.bounds.bytes()
+    }
+
+    /// The most bytes that it has on disk now.
+    pub fn kept(&self) -> u64 {
+        let head = u64::from(self.current.min(self.bounds.head));
+        let tail = u64::from(self.current.saturating_sub(self.first_tail));
+        (head + tail) * self.bounds.segment + self.written
     }
 
     /// Where a segment begins, if there is one of that number.
@@ -405,6 +430,23 @@ mod tests {
             spool.append(Stream::Stdout, b"0123456789");
         }
         assert!(std::fs::read_dir(directory.path().join("1")).unwrap().count() <= 4);
+    }
+
+    #[test]
+    fn what_is_on_disk_stays_within_the_bounds() {
+        for bytes in [Bounds::LEAST, 100_000, 2 << 20, (3 << 20) + 17] {
+            let bounds = Bounds::within(bytes);
+            assert!(bounds.bytes() <= bytes && bounds.bytes() > bytes / 2, "{bytes}: {bounds:?}");
+            let (directory, mut spool) = spool(bounds);
+            for length in [1, 70_000, 9_000, 200_000].into_iter().cycle().take(100) {
+                spool.append(Stream::Stdout, &vec![b'x'; length]);
+                let files = std::fs::read_dir(directory.path().join("1")).unwrap();
+                let there: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+                assert!(there <= spool.kept() && spool.kept() <= spool.most(), "{there} {}", spool.kept());
+                assert!(spool.most() <= bytes);
+            }
+            assert!(spool.kept() > bytes / 2);
+        }
     }
 
     /// What pieces say of each stream, byte by byte; `None` is one that is missing.

@@ -45,6 +45,8 @@ const USER_ID: u32 = 1000;
 const LAUNCH_SECONDS: u32 = 60;
 /// The longest plan that is read.
 const MAX_PLAN: u64 = 8 << 20;
+/// So much output of a sandbox is kept even if its disk is smaller.
+const LEAST_KEPT: u64 = 64 << 20;
 
 /// What is the same for every launch on this host, found out once for all the launchers that will be forked from here.
 pub fn look_around() {
@@ -411,6 +413,7 @@ impl Launch {
             freezer,
             disk,
             spool: places.spool.try_clone()?,
+            keeps: self.plan.limits.disk.0.max(LEAST_KEPT),
             peer_uid: rustix::process::geteuid().as_raw(),
         };
         let owner = self.privileged.as_ref().map(|privileged| privileged.slot.owner_id());

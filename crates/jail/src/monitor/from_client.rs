@@ -9,7 +9,10 @@ use super::client::Role;
 use super::execution::{COMMAND, Execution, Sink};
 use super::input::Input;
 use super::link::Presence;
-use super::{FIRST_FILE_CONVERSATION, FULL_SPOOLS, Service, answer, guest_deadline};
+use super::{
+    FIRST_FILE_CONVERSATION, FULL_SPOOL, FULL_SPOOLS, MOST_SPOOLS, SMALL_SPOOL, Service, answer,
+    guest_deadline,
+};
 use crate::cgroup::Probe;
 use crate::control::{Answer, Open, PROTOCOL, Request, no_such_execution};
 use crate::log::note;
@@ -232,17 +235,34 @@ impl Service {
         known.map(|execution| execution.id).or_else(|| old().map(|(_, exec)| *exec))
     }
 
-    /// What a new spool may hold: less when many executions are kept, so that a sandbox has a bound as a whole.
-    fn spool_bounds(&self) -> Bounds {
+    /// What a new spool may hold, if there is room for one: at most half of what is left for all, and less when many
+    /// executions are kept, so that a sandbox has a bound as a whole and no execution is left without.
+    fn spool_bounds(&self) -> Option<Bounds> {
         if !Wall::SpoolBound.stands() {
-            return Bounds { head: u32::MAX / 2, ..Bounds::default() };
+            return Some(Bounds { head: u32::MAX / 2, ..Bounds::default() });
         }
-        if self.executions.len() < FULL_SPOOLS { Bounds::default() } else { Bounds::SMALL }
+        let (mut held, mut spools) = (0, 1);
+        for execution in self.executions.values() {
+            if let Sink::Spool(spool) = &execution.sink {
+                // What has ended says no more.
+                held += if execution.outcome.is_some() { spool.kept() } else { spool.most() };
+                spools += 1;
+            }
+        }
+        let left = self.given.keeps.saturating_sub(held);
+        let set_aside = MOST_SPOOLS.saturating_sub(spools) * Bounds::LEAST;
+        let most = if self.executions.len() < FULL_SPOOLS { FULL_SPOOL } else { SMALL_SPOOL };
+        let share = (left.saturating_sub(set_aside) / 2).clamp(Bounds::LEAST, most);
+        (share <= left).then(|| Bounds::within(share))
     }
 
     /// A place for output of which this much has gone elsewhere.
     pub(super) fn new_spool(&self, id: u32, from: Position) -> Sink {
-        match Spool::create_at(&self.given.spool, &id.to_string(), self.spool_bounds(), from) {
+        let Some(bounds) = self.spool_bounds() else {
+            note(format_args!("[exec {id}] cannot keep output: the sandbox has as much as it may"));
+            return Sink::Dropped(from);
+        };
+        match Spool::create_at(&self.given.spool, &id.to_string(), bounds, from) {
             Ok(spool) => Sink::Spool(spool),
             Err(error) => {
                 note(format_args!("[exec {id}] cannot keep output: {error}"));

@@ -71,7 +71,10 @@ impl Service {
     /// Output goes to the client that takes it directly, or is kept.
     pub(super) fn on_output(&mut self, frame: &Frame, number: u8) {
         let stream = wire::stream::output(number);
-        let Some(Execution { sink, passed, .. }) = self.executions.get(&frame.id) else { return };
+        // What has ended says no more; a guest that says otherwise is not believed, for nobody has set room aside for it.
+        let Some(Execution { sink, passed, outcome: None, .. }) = self.executions.get(&frame.id) else {
+            return;
+        };
         match sink {
             Sink::Client(client) if self.follows(*client, ExecId(frame.id)) => {
                 self.pass_on(*client, frame);

@@ -45,8 +45,12 @@ const MOST_WAITING: usize = 8 << 20;
 const MAX_GUEST_CONTROL: usize = 1024 * 1024;
 /// Connections at once.
 const MAX_CLIENTS: usize = 512;
-/// Executions that get a spool of full size; those beyond get a small one.
+/// Executions that get a spool of full size, if there is room; those beyond get a small one.
 const FULL_SPOOLS: usize = 8;
+const FULL_SPOOL: u64 = 64 << 20;
+const SMALL_SPOOL: u64 = 2 << 20;
+/// As many spools as there is always room for: those kept, and those of all that the guest has under way at once.
+const MOST_SPOOLS: u64 = KEPT_EXECUTIONS as u64 + 256;
 /// Finished executions whose output is kept.
 const KEPT_EXECUTIONS: usize = 64;
 /// Executions beyond those of which at least the key is kept.
@@ -86,6 +90,8 @@ pub struct Monitor {
     pub disk: Option<OwnedFd>,
     /// The directory for spools.
     pub spool: OwnedFd,
+    /// The most bytes that all spools may have together.
+    pub keeps: u64,
     /// Who may connect, besides root.
     pub peer_uid: u32,
 }

@@ -13,6 +13,9 @@ use super::{KEPT_EXECUTIONS, Monitor, Service};
 use crate::clock::boottime;
 use crate::control::{Answer, CONVERSATION, Open, PROTOCOL, Request};
 
+/// What all spools may have together, as in a sandbox with a small disk.
+const KEEPS: u64 = 32 << 20;
+
 /// A monitor's service with both its sides in our hands.
 struct Desk {
     service: Service,
@@ -40,6 +43,7 @@ impl Desk {
             freezer: None,
             disk: None,
             spool: OwnedFd::from(std::fs::File::open(directory.path()).unwrap()),
+            keeps: KEEPS,
             peer_uid: rustix::process::geteuid().as_raw(),
         };
         let service = Service::new(given).unwrap();
@@ -216,6 +220,46 @@ fn a_key_is_remembered_when_its_execution_is_not() {
     assert_eq!(error.code, ErrorCode::AlreadyExists);
     assert!(error.message.contains(&format!("execution {first} ")), "{error}");
     assert!(desk.told().is_empty());
+}
+
+/// Few large outputs or many, of executions under way and of ended ones: the sum is bounded, and the last one's own word
+/// is kept whatever those before it said.
+#[test]
+fn all_that_is_kept_stays_within_the_bound_of_the_sandbox() {
+    let mut desk = Desk::new();
+    let frame = |id| Frame::data(id, wire::stream::OUTPUT, &[b'x'; 1 << 16]);
+    let mut running = Vec::new();
+    for number in 0..100 {
+        let mut caller = desk.connect();
+        caller.say(None, exec(ExecRequest { output: OutputMode::Spool, ..ExecRequest::argv(["yes"]) }));
+        desk.serve(&caller);
+        let id = desk.told().last().unwrap().0;
+        desk.says(id, &Event::Started { pid: 2, start_us: 1 });
+        desk.service.drop_client(caller.id);
+        for _ in 0..if number < 4 { 150 } else { 4 } {
+            desk.service.on_guest_frame(&frame(id));
+        }
+        if number % 2 == 0 {
+            desk.says(id, &Event::Exited(ended()));
+            // Hostile guests talk on.
+            desk.service.on_guest_frame(&frame(id));
+        } else {
+            running.push(id);
+        }
+        desk.told();
+        let kept = bytes_below(desk.directory.path());
+        assert!(kept <= KEEPS, "{kept} bytes are kept after {number}");
+    }
+    assert!(bytes_below(desk.directory.path()) > KEEPS / 4, "so the case says nothing");
+    desk.service.on_guest_frame(&Frame::data(running[49], wire::stream::OUTPUT, b"the last word"));
+    let spool = desk.directory.path().join(running[49].to_string());
+    let texts = std::fs::read_dir(spool).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    assert!(texts.into_iter().any(|text| text.ends_with(b"the last word")));
+}
+
+fn bytes_below(directory: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { bytes_below(&path) } else { path.metadata().unwrap().len() }).sum()
 }
 
 #[test]
