@@ -94,6 +94,10 @@ walls! {
     NetlinkCount = "netlink-count",
     /// Connections that nobody has accepted, which nobody counts: few listeners, each with a short queue.
     ListenerCount = "listener-count",
+    /// UDP sockets, in which memory waits that nobody counts.
+    DatagramCount = "datagram-count",
+    /// TCP sockets, each of which has a little, whatever the limit.
+    StreamCount = "stream-count",
     /// Locks on files, which nobody counts.
     LockCount = "lock-count",
     /// Open files of a process.

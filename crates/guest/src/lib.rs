@@ -27,6 +27,7 @@ mod pty;
 mod questions;
 mod reap;
 mod setup;
+mod sockets;
 mod spawn;
 mod start;
 mod step;

@@ -2,17 +2,19 @@
 //! their number is what can be bounded.
 //!
 //! A netlink socket holds what waits in it: the guest makes it and hands it over. A socket that listens holds the
-//! connections that nobody has accepted: the guest lets the call go on while there are few of them.
+//! connections that nobody has accepted, a UDP socket what was begun and not finished and copies of what was sent, a
+//! TCP socket the least that the kernel leaves each, whatever the limit: the guest lets the call go on while there are
+//! few of them. They must be made by whoever asks, for what is counted of them is counted as their maker's.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use belljar_core::{Wall, wire};
-use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, c_int, c_long};
+use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, SOCK_STREAM, c_int, c_long};
 use rustix::io::Errno;
 
+use crate::sockets::{Sockets, listeners};
 use crate::{clock, leaf, members};
 
 /// The fewest and the most sockets that may listen at a time.
@@ -22,11 +24,28 @@ const UNACCEPTED: u64 = 40 << 10;
 /// How many wait at a listener where the kernel does not say.
 const LONGEST_BACKLOG: u64 = 4096;
 
-/// How long one waits for those who may be about to listen, and how long it is between two looks at them.
+/// The low bits of a socket's type; the rest are SOCK_CLOEXEC and the like.
+const SOCKET_TYPE: c_int = 0xf;
+
+/// How long one waits for those who may be about to do the same, and how long it is between two looks at them.
 const PATIENCE_US: u64 = 1_000_000;
 const AGAIN_US: u64 = 10_000;
 
-/// Whether one more may listen.
+/// Above this many threads that were let go on, those that have left the call are forgotten.
+const MANY: usize = 256;
+
+/// What one wants to have more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// A socket that listens.
+    Listener,
+    /// A UDP or ICMP socket.
+    Datagrams,
+    /// A TCP socket, made or accepted.
+    Stream,
+}
+
+/// Whether there may be one more.
 enum Room {
     Free,
     /// That depends on those who were let go on.
@@ -38,29 +57,37 @@ enum Room {
 pub(crate) struct Questions {
     door: OwnedFd,
     word: u64,
+    sockets: Sockets,
     netlink_sockets: u64,
     listeners: u64,
-    /// Threads that were let go on to listen and may not have done it yet.
-    about_to_listen: Vec<u32>,
-    /// Those that ask for it, and have no answer yet.
-    want_to_listen: VecDeque<Caller>,
+    datagram_sockets: u64,
+    stream_sockets: u64,
+    /// Threads that were let go on and may not have done it yet.
+    underway: Vec<(u32, Wish)>,
+    /// Those that have no answer yet.
+    waiting: VecDeque<Caller>,
 }
 
 struct Caller {
     id: u64,
     thread: u32,
+    wish: Wish,
     since_us: u64,
 }
 
 impl Questions {
     pub(crate) fn adopt(given: wire::Questions) -> Result<Self, Errno> {
+        let most = |wall: Wall, count: u64| if wall.stands() { count } else { u64::MAX };
         Ok(Self {
             door: leaf::adopt(given.fd)?,
             word: given.word,
+            sockets: Sockets::open(),
             netlink_sockets: given.netlink_sockets.into(),
-            listeners: if Wall::ListenerCount.stands() { most_listeners(given.unaccepted) } else { u64::MAX },
-            about_to_listen: Vec::new(),
-            want_to_listen: VecDeque::new(),
+            listeners: most(Wall::ListenerCount, most_listeners(given.unaccepted)),
+            datagram_sockets: most(Wall::DatagramCount, given.datagram_sockets.into()),
+            stream_sockets: most(Wall::StreamCount, given.stream_sockets.into()),
+            underway: Vec::new(),
+            waiting: VecDeque::new(),
         })
     }
 
@@ -72,65 +99,101 @@ impl Questions {
         if unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
             return;
         }
-        let (id, thread, now_us) = (asked.id, asked.pid, clock::now_us());
-        if c_long::from(asked.data.nr) == libc::SYS_listen {
-            self.about_to_listen.retain(|other| *other != thread);
-            self.want_to_listen.push_back(Caller { id, thread, since_us: now_us });
-            return self.answer(now_us);
-        }
-        let kind = asked.data.args[1] as c_int;
-        match self.open_netlink(kind) {
-            Ok(socket) => self.hand_over(id, &socket, kind & SOCK_CLOEXEC),
-            Err(errno) => self.refuse(id, errno),
-        }
+        let (id, thread) = (asked.id, asked.pid);
+        let (family, kind) = (asked.data.args[0] as c_int, asked.data.args[1] as c_int);
+        let wish = match c_long::from(asked.data.nr) {
+            libc::SYS_listen => Wish::Listener,
+            libc::SYS_accept | libc::SYS_accept4 => Wish::Stream,
+            _ if family == libc::AF_NETLINK => {
+                return match self.open_netlink(kind) {
+                    Ok(socket) => self.hand_over(id, &socket, kind & SOCK_CLOEXEC),
+                    Err(errno) => self.refuse(id, errno),
+                };
+            }
+            _ if kind & SOCKET_TYPE == SOCK_STREAM => Wish::Stream,
+            _ => Wish::Datagrams,
+        };
+        // One who asks anew has left the call before.
+        self.underway.retain(|(other, _)| *other != thread);
+        let now_us = clock::now_us();
+        self.waiting.push_back(Caller { id, thread, wish, since_us: now_us });
+        self.answer(now_us);
     }
 
-    /// Answers those that want to listen, as far as can be said now.
+    /// Answers those that wait, as far as can be said now. Those with the same wish have their turn in order.
     pub(crate) fn answer(&mut self, now_us: u64) {
-        while let Some(Caller { id, thread, since_us }) = self.want_to_listen.front() {
-            let (id, thread, waited) = (*id, *thread, now_us.saturating_sub(*since_us));
-            match self.room() {
+        let mut unknown = Vec::new();
+        for caller in std::mem::take(&mut self.waiting) {
+            let Caller { id, thread, wish, since_us } = caller;
+            let room = if unknown.contains(&wish) { Room::Unknown } else { self.room(wish) };
+            match room {
                 Room::Free => {
-                    self.about_to_listen.push(thread);
+                    self.underway.push((thread, wish));
                     self.go_on(id);
                 }
-                Room::Unknown if waited < PATIENCE_US => return,
-                Room::Unknown | Room::None => self.refuse(id, Errno::NOBUFS),
+                Room::Unknown if now_us.saturating_sub(since_us) < PATIENCE_US => {
+                    unknown.push(wish);
+                    self.waiting.push_back(caller);
+                }
+                Room::Unknown | Room::None => self.refuse(id, wish.refusal()),
             }
-            self.want_to_listen.pop_front();
         }
     }
 
     /// When to try again to answer those that wait.
     pub(crate) fn next_us(&self, now_us: u64) -> Option<u64> {
-        (!self.want_to_listen.is_empty()).then_some(now_us + AGAIN_US)
+        (!self.waiting.is_empty()).then_some(now_us + AGAIN_US)
     }
 
-    /// Whether there is room for one more that listens. Unix sockets are not told from others, for the guest may not look
-    /// at the descriptors of those inside; but what they hold is counted, so one that listens takes no room.
-    fn room(&mut self) -> Room {
-        // One who sleeps, asks anew or is gone has left the call; others may be about to add one.
-        self.about_to_listen.retain(|thread| matches!(members::state(*thread), Some(b'R' | b'D')));
-        let underway = self.about_to_listen.len() as u64;
-        // Counting those that listen costs more than counting all, which are hardly ever too many.
-        let few =
-            |count: Option<u64>| count.is_some_and(|count| count.saturating_add(underway) < self.listeners);
-        if few(tcp_sockets()) {
+    /// Whether there is room for one more. Unix sockets that listen or accept are not told from others, for the guest may
+    /// not look at the descriptors of those inside; but what they hold is counted, so one that listens takes no room.
+    fn room(&mut self, wish: Wish) -> Room {
+        let most = match wish {
+            Wish::Listener => self.listeners,
+            Wish::Datagrams => self.datagram_sockets,
+            Wish::Stream => self.stream_sockets,
+        };
+        if self.underway.len() >= MANY {
+            self.forget_those_who_left();
+        }
+        // The sum of all sockets is had for less than the number of some, and hardly ever too large.
+        let few = |count: Option<u64>, underway: u64| {
+            count.is_some_and(|count| count.saturating_add(underway) < most)
+        };
+        if few(self.sockets.all(), self.underway_for(wish)) {
             return Room::Free;
         }
-        match listeners(self.listeners) {
-            Some(count) if few(Some(count)) => Room::Free,
-            Some(count) if count < self.listeners => Room::Unknown,
+        self.forget_those_who_left();
+        let underway = self.underway_for(wish);
+        let count = match wish {
+            // Counting those that listen costs more than counting all of TCP.
+            Wish::Listener if few(self.sockets.tcp(), underway) => return Room::Free,
+            Wish::Listener => listeners(most),
+            Wish::Datagrams => self.sockets.datagrams(),
+            Wish::Stream => self.sockets.streams(),
+        };
+        match count {
+            Some(_) if few(count, underway) => Room::Free,
+            Some(count) if count < most => Room::Unknown,
             _ => Room::None,
         }
     }
 
-    fn open_netlink(&self, kind: c_int) -> Result<OwnedFd, Errno> {
+    fn underway_for(&self, wish: Wish) -> u64 {
+        self.underway.iter().filter(|(_, other)| *other == wish).count() as u64
+    }
+
+    /// One who sleeps or is gone has left the call; others may be about to add one.
+    fn forget_those_who_left(&mut self) {
+        self.underway.retain(|(thread, _)| matches!(members::state(*thread), Some(b'R' | b'D')));
+    }
+
+    fn open_netlink(&mut self, kind: c_int) -> Result<OwnedFd, Errno> {
         let plain = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
         if plain != SOCK_RAW && plain != SOCK_DGRAM {
             return Err(Errno::from_raw_os_error(libc::ESOCKTNOSUPPORT));
         }
-        if in_use(&["NETLINK"]).is_none_or(|count| count >= self.netlink_sockets) {
+        if self.sockets.netlink().is_none_or(|count| count >= self.netlink_sockets) {
             return Err(Errno::NOBUFS);
         }
         let (low, high) = (self.word & 0xffff_ffff, self.word >> 32);
@@ -185,6 +248,16 @@ impl Questions {
     }
 }
 
+impl Wish {
+    /// What one hears for whom there is no room: servers that accept wait a while and try again.
+    fn refusal(self) -> Errno {
+        match self {
+            Self::Listener => Errno::NOBUFS,
+            Self::Datagrams | Self::Stream => Errno::NFILE,
+        }
+    }
+}
+
 impl AsFd for Questions {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.door.as_fd()
@@ -198,85 +271,9 @@ fn most_listeners(bytes: u64) -> u64 {
     (bytes / (UNACCEPTED * (backlog + 1))).clamp(LISTENERS.0, LISTENERS.1)
 }
 
-/// How many TCP sockets there are in this network namespace, whatever they do.
-fn tcp_sockets() -> Option<u64> {
-    in_use(&["TCP", "TCPv6"])
-}
-
-/// How many sockets of these protocols there are in this network namespace, bound or not.
-fn in_use(protocols: &[&str]) -> Option<u64> {
-    count(&fs::read_to_string("/proc/net/protocols").ok()?, protocols)
-}
-
-fn count(table: &str, protocols: &[&str]) -> Option<u64> {
-    let mut fields = table.lines().map(str::split_whitespace);
-    let lines = fields.by_ref().filter_map(|mut line| {
-        let name = line.next()?;
-        protocols.contains(&name).then(|| line.nth(1)?.parse::<u64>().ok())
-    });
-    let counts = lines.collect::<Option<Vec<u64>>>()?;
-    (!counts.is_empty()).then(|| counts.iter().sum())
-}
-
-/// How many sockets listen in this network namespace, counted no further than to this number.
-fn listeners(most: u64) -> Option<u64> {
-    let four =
-        listening(BufReader::with_capacity(SHORTER_THAN_A_LINE, File::open("/proc/net/tcp").ok()?), most)?;
-    match File::open("/proc/net/tcp6") {
-        Ok(file) => Some(four + listening(BufReader::with_capacity(SHORTER_THAN_A_LINE, file), most)?),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(four),
-        Err(_) => None,
-    }
-}
-
-/// The kernel makes as many lines as fit into what it is asked for, and looking for the next one may cost it much.
-const SHORTER_THAN_A_LINE: usize = 128;
-
-/// Those that listen come first.
-fn listening(table: impl BufRead, most: u64) -> Option<u64> {
-    const LISTEN: &str = "0A";
-    let mut count = 0;
-    for line in table.lines().skip(1) {
-        if count >= most || line.ok()?.split_whitespace().nth(3) != Some(LISTEN) {
-            break;
-        }
-        count += 1;
-    }
-    Some(count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_are_counted_as_the_kernel_tells() {
-        let table = "protocol  size sockets  memory press maxhdr  slab module     cl co\n\
-                     PACKET    1472      0      -1   NI       0   no   kernel      n  n\n\
-                     TCPv6     2616      3       0   no     320   yes  kernel      y  y\n\
-                     TCP       2424      4       0   no     320   yes  kernel      y  y\n\
-                     NETLINK   1096     17      -1   NI       0   no   kernel      n  n\n";
-        assert_eq!(count(table, &["NETLINK"]), Some(17));
-        assert_eq!(count(table, &["TCP", "TCPv6"]), Some(7));
-        assert_eq!(count("protocol  size\n", &["TCP"]), None);
-        assert_eq!(count("TCP  2424\n", &["TCP"]), None);
-        assert!(in_use(&["NETLINK"]).is_some() && tcp_sockets().is_some());
-    }
-
-    #[test]
-    fn those_that_listen_are_counted() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
-                     0: 0100007F:B2E7 00000000:0000 0A 00000000:00000000 00:00000000\n\
-                     1: 0100007F:B2E8 00000000:0000 0A 00000000:00000000 00:00000000\n\
-                     2: 0100007F:B2E7 0100007F:8C4E 01 00000000:00000000 00:00000000\n\
-                     3: 0100007F:B2E9 00000000:0000 0A 00000000:00000000 00:00000000\n";
-        assert_eq!(listening(table.as_bytes(), 100), Some(2));
-        assert_eq!(listening(table.as_bytes(), 1), Some(1));
-        let before = listeners(1_000_000).unwrap();
-        let _held = [(); 64].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        assert!(listeners(1_000_000).unwrap() + 32 >= before + 64);
-        assert_eq!(listeners(1).unwrap().min(1), 1);
-    }
 
     #[test]
     fn the_less_memory_the_fewer_listen() {

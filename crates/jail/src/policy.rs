@@ -102,7 +102,6 @@ const SOCK_PACKET: u32 = 10;
 const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
 /// Asks for the personality and changes nothing.
 const PERSONALITY_QUERY: u32 = 0xffff_ffff;
-const SO_TIMESTAMPING_NEW: u32 = 65;
 const INTERNET: &[u32] = &[libc::AF_INET as u32, libc::AF_INET6 as u32];
 /// 0 is the family's own for the type.
 const PROTOCOLS: &[u32] = &[
@@ -111,6 +110,155 @@ const PROTOCOLS: &[u32] = &[
     libc::IPPROTO_TCP as u32,
     libc::IPPROTO_UDP as u32,
     libc::IPPROTO_ICMPV6 as u32,
+];
+
+/// What may be set of any socket. Not here, because the kernel would keep memory that nobody counts: filters
+/// (SO_ATTACH_*), copies of what was sent (SO_TIMESTAMPING, SO_TXTIME, SO_ZEROCOPY, SO_WIFI_STATUS), memory set aside
+/// (SO_RESERVE_MEM).
+const SOCKET_OPTIONS: &[u32] = &[
+    libc::SO_DEBUG as u32,
+    libc::SO_REUSEADDR as u32,
+    libc::SO_DONTROUTE as u32,
+    libc::SO_BROADCAST as u32,
+    libc::SO_SNDBUF as u32,
+    libc::SO_KEEPALIVE as u32,
+    libc::SO_OOBINLINE as u32,
+    libc::SO_NO_CHECK as u32,
+    libc::SO_PRIORITY as u32,
+    libc::SO_LINGER as u32,
+    libc::SO_BSDCOMPAT as u32,
+    libc::SO_REUSEPORT as u32,
+    libc::SO_PASSCRED as u32,
+    libc::SO_RCVTIMEO as u32,
+    libc::SO_SNDTIMEO as u32,
+    libc::SO_BINDTODEVICE as u32,
+    libc::SO_DETACH_FILTER as u32,
+    libc::SO_TIMESTAMP as u32,
+    libc::SO_SNDBUFFORCE as u32,
+    libc::SO_RCVBUFFORCE as u32,
+    libc::SO_PASSSEC as u32,
+    libc::SO_TIMESTAMPNS as u32,
+    libc::SO_MARK as u32,
+    libc::SO_RXQ_OVFL as u32,
+    libc::SO_PEEK_OFF as u32,
+    libc::SO_BUSY_POLL as u32,
+    libc::SO_MAX_PACING_RATE as u32,
+    libc::SO_INCOMING_CPU as u32,
+    libc::SO_BINDTOIFINDEX as u32,
+    63, // SO_TIMESTAMP_NEW
+    64, // SO_TIMESTAMPNS_NEW
+    66, // SO_RCVTIMEO_NEW
+    67, // SO_SNDTIMEO_NEW
+    72, // SO_BUF_LOCK
+    76, // SO_PASSPIDFD
+    83, // SO_PASSRIGHTS
+];
+
+/// What may be set of TCP. Not here: keys of connections (TCP_MD5SIG, TCP_AO_*), which take up to 128 KiB of each socket;
+/// saved packets (TCP_SAVE_SYN); protocols on top (TCP_ULP); what repairs connections or delays packets.
+const TCP_OPTIONS: &[u32] = &[
+    libc::TCP_NODELAY as u32,
+    libc::TCP_MAXSEG as u32,
+    libc::TCP_CORK as u32,
+    libc::TCP_KEEPIDLE as u32,
+    libc::TCP_KEEPINTVL as u32,
+    libc::TCP_KEEPCNT as u32,
+    libc::TCP_SYNCNT as u32,
+    libc::TCP_LINGER2 as u32,
+    libc::TCP_DEFER_ACCEPT as u32,
+    libc::TCP_WINDOW_CLAMP as u32,
+    libc::TCP_QUICKACK as u32,
+    libc::TCP_CONGESTION as u32,
+    libc::TCP_THIN_LINEAR_TIMEOUTS as u32,
+    libc::TCP_THIN_DUPACK as u32,
+    libc::TCP_USER_TIMEOUT as u32,
+    libc::TCP_FASTOPEN as u32,
+    libc::TCP_NOTSENT_LOWAT as u32,
+    libc::TCP_FASTOPEN_CONNECT as u32,
+    libc::TCP_FASTOPEN_NO_COOKIE as u32,
+    libc::TCP_INQ as u32,
+    44, // TCP_RTO_MAX_MS
+    45, // TCP_RTO_MIN_US
+    46, // TCP_DELACK_MAX_US
+];
+
+/// What may be set of UDP: corking, checksums of version six, segments and their merging.
+const UDP_OPTIONS: &[u32] = &[1, 101, 102, 103, 104];
+
+/// What may be set of version four. Not here: options in packets (IP_OPTIONS), lists of sources (IP_ADD_SOURCE_MEMBERSHIP,
+/// IP_MSFILTER, MCAST_MSFILTER and the like), policies. Groups are bounded by the kernel, at twenty a socket.
+const IP_OPTIONS: &[u32] = &[
+    libc::IP_TOS as u32,
+    libc::IP_TTL as u32,
+    libc::IP_HDRINCL as u32,
+    libc::IP_RECVOPTS as u32,
+    libc::IP_RETOPTS as u32,
+    libc::IP_PKTINFO as u32,
+    libc::IP_MTU_DISCOVER as u32,
+    libc::IP_RECVTTL as u32,
+    libc::IP_RECVTOS as u32,
+    libc::IP_FREEBIND as u32,
+    libc::IP_TRANSPARENT as u32,
+    libc::IP_RECVORIGDSTADDR as u32,
+    libc::IP_MINTTL as u32,
+    libc::IP_NODEFRAG as u32,
+    libc::IP_CHECKSUM as u32,
+    libc::IP_BIND_ADDRESS_NO_PORT as u32,
+    libc::IP_RECVFRAGSIZE as u32,
+    libc::IP_MULTICAST_IF as u32,
+    libc::IP_MULTICAST_TTL as u32,
+    libc::IP_MULTICAST_LOOP as u32,
+    libc::IP_ADD_MEMBERSHIP as u32,
+    libc::IP_DROP_MEMBERSHIP as u32,
+    libc::MCAST_JOIN_GROUP as u32,
+    libc::MCAST_LEAVE_GROUP as u32,
+    libc::IP_MULTICAST_ALL as u32,
+    libc::IP_UNICAST_IF as u32,
+    51, // IP_LOCAL_PORT_RANGE
+];
+
+/// What may be set of version six. Not here: headers in packets (IPV6_RTHDR, IPV6_DSTOPTS and the like), flow labels,
+/// groups, anycast, turning a socket into one of version four (IPV6_ADDRFORM).
+const IPV6_OPTIONS: &[u32] = &[
+    libc::IPV6_2292PKTINFO as u32,
+    libc::IPV6_2292HOPLIMIT as u32,
+    libc::IPV6_UNICAST_HOPS as u32,
+    libc::IPV6_MULTICAST_IF as u32,
+    libc::IPV6_MULTICAST_HOPS as u32,
+    libc::IPV6_MULTICAST_LOOP as u32,
+    libc::IPV6_MTU_DISCOVER as u32,
+    libc::IPV6_MTU as u32,
+    libc::IPV6_V6ONLY as u32,
+    29, // IPV6_MULTICAST_ALL
+    33, // IPV6_FLOWINFO_SEND
+    libc::IPV6_RECVPKTINFO as u32,
+    libc::IPV6_PKTINFO as u32,
+    libc::IPV6_RECVHOPLIMIT as u32,
+    libc::IPV6_HOPLIMIT as u32,
+    libc::IPV6_RECVPATHMTU as u32,
+    libc::IPV6_DONTFRAG as u32,
+    libc::IPV6_RECVTCLASS as u32,
+    libc::IPV6_TCLASS as u32,
+    70, // IPV6_AUTOFLOWLABEL
+    72, // IPV6_ADDR_PREFERENCES
+    73, // IPV6_MINHOPCOUNT
+    74, // IPV6_RECVORIGDSTADDR
+    75, // IPV6_TRANSPARENT
+    76, // IPV6_UNICAST_IF
+    77, // IPV6_RECVFRAGSIZE
+    78, // IPV6_FREEBIND
+];
+
+/// What may be set of netlink sockets, of which there are few.
+const NETLINK_OPTIONS: &[u32] = &[
+    libc::NETLINK_ADD_MEMBERSHIP as u32,
+    libc::NETLINK_DROP_MEMBERSHIP as u32,
+    libc::NETLINK_PKTINFO as u32,
+    libc::NETLINK_BROADCAST_ERROR as u32,
+    libc::NETLINK_NO_ENOBUFS as u32,
+    libc::NETLINK_CAP_ACK as u32,
+    11, // NETLINK_EXT_ACK
+    12, // NETLINK_GET_STRICT_CHK
 ];
 
 /// Stand for the two halves of the guest's word, which is another in every sandbox.
@@ -123,10 +271,13 @@ const NO_SUCH_FAMILY: Answer = Answer::Errno(libc::EAFNOSUPPORT);
 const NO_SUCH_OPTION: Answer = Answer::Errno(libc::ENOPROTOOPT);
 const NO_SUCH_PROTOCOL: Answer = Answer::Errno(libc::EPROTONOSUPPORT);
 const NO_SUCH_DEVICE: Answer = Answer::Errno(libc::ENODEV);
+/// As where none is set aside.
+const NO_MEMORY: Answer = Answer::Errno(libc::ENOMEM);
 /// As if it had been done.
 pub const IN_APPEARANCE: Answer = Answer::Errno(0);
 
 const KINDS_OF_NODES: &[u32] = &[libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFREG, 0];
+const HUGE_PAGES: &str = "no huge pages that the host has set aside: they are in no memory limit";
 const NO_DEVICES: &str = "pipes, sockets and plain files, but no devices";
 
 /// Allowed or refused by their arguments.
@@ -187,6 +338,16 @@ pub const CHECKED: &[Checked] = &[
         otherwise: Answer::Allow,
     },
     Checked {
+        call: ("SYS_memfd_create", libc::SYS_memfd_create),
+        clauses: &[clause(HUGE_PAGES, &[has(1, libc::MFD_HUGETLB)], Answer::Errno(libc::EINVAL))],
+        otherwise: Answer::Allow,
+    },
+    Checked {
+        call: ("SYS_mmap", libc::SYS_mmap),
+        clauses: &[clause(HUGE_PAGES, &[has(3, libc::MAP_HUGETLB as u32)], NO_MEMORY)],
+        otherwise: Answer::Allow,
+    },
+    Checked {
         call: ("SYS_mknodat", libc::SYS_mknodat),
         clauses: &[clause(NO_DEVICES, &[masked(2, libc::S_IFMT, KINDS_OF_NODES)], Answer::Allow)],
         otherwise: REFUSE,
@@ -235,46 +396,10 @@ pub const CHECKED: &[Checked] = &[
         call: ("SYS_setsockopt", libc::SYS_setsockopt),
         clauses: &[
             clause(
-                "no filters on sockets: programs in the kernel's memory that nobody counts",
-                &[
-                    is(1, &[libc::SOL_SOCKET as u32]),
-                    is(
-                        2,
-                        &[
-                            libc::SO_ATTACH_FILTER as u32,
-                            libc::SO_ATTACH_BPF as u32,
-                            libc::SO_ATTACH_REUSEPORT_CBPF as u32,
-                            libc::SO_ATTACH_REUSEPORT_EBPF as u32,
-                        ],
-                    ),
-                ],
-                NO_SUCH_OPTION,
-            ),
-            clause(
-                "nothing that puts copies of what was sent into a queue that nobody bounds",
-                &[
-                    is(1, &[libc::SOL_SOCKET as u32]),
-                    is(
-                        2,
-                        &[
-                            libc::SO_TIMESTAMPING as u32,
-                            SO_TIMESTAMPING_NEW,
-                            libc::SO_TXTIME as u32,
-                            libc::SO_ZEROCOPY as u32,
-                        ],
-                    ),
-                ],
-                NO_SUCH_OPTION,
-            ),
-            clause(
-                "errors of datagrams are not queued either; resolvers ask for it and must believe they have it",
-                &[is(1, &[libc::IPPROTO_IP as u32]), is(2, &[libc::IP_RECVERR as u32])],
-                IN_APPEARANCE,
-            ),
-            clause(
-                "the same for version six",
-                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, &[libc::IPV6_RECVERR as u32])],
-                IN_APPEARANCE,
+                "of any socket: what is in common use, and keeps nothing in the kernel but numbers; so no filters on sockets, \
+                 and no copies of what was sent",
+                &[is(1, &[libc::SOL_SOCKET as u32]), is(2, SOCKET_OPTIONS)],
+                Answer::Allow,
             ),
             clause(
                 "what may wait unread is the sandbox's to say: connections have it from their listener, and nobody counts it \
@@ -286,14 +411,34 @@ pub const CHECKED: &[Checked] = &[
                 IN_APPEARANCE,
             ),
             clause(
-                "no protocols on top of TCP in the kernel",
-                &[is(1, &[libc::IPPROTO_TCP as u32]), is(2, &[libc::TCP_ULP as u32])],
-                NO_SUCH_OPTION,
+                "of TCP: the same; so no keys of connections, no saved packets, no protocols on top",
+                &[is(1, &[libc::IPPROTO_TCP as u32]), is(2, TCP_OPTIONS)],
+                Answer::Allow,
             ),
             clause(
-                "no flow labels of version six: one table serves the whole machine",
-                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, &[libc::IPV6_FLOWLABEL_MGR as u32])],
-                NO_SUCH_OPTION,
+                "of UDP: the same; so no tunnels",
+                &[is(1, &[libc::IPPROTO_UDP as u32]), is(2, UDP_OPTIONS)],
+                Answer::Allow,
+            ),
+            clause(
+                "of version four: the same; so no lists of sources, and no options in packets",
+                &[is(1, &[libc::IPPROTO_IP as u32]), is(2, IP_OPTIONS)],
+                Answer::Allow,
+            ),
+            clause(
+                "errors of datagrams are not queued either; resolvers ask for it and must believe they have it",
+                &[is(1, &[libc::IPPROTO_IP as u32]), is(2, &[libc::IP_RECVERR as u32])],
+                IN_APPEARANCE,
+            ),
+            clause(
+                "of version six: the same; so no flow labels, of which one table serves the whole machine",
+                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, IPV6_OPTIONS)],
+                Answer::Allow,
+            ),
+            clause(
+                "errors of datagrams of version six",
+                &[is(1, &[libc::IPPROTO_IPV6 as u32]), is(2, &[libc::IPV6_RECVERR as u32])],
+                IN_APPEARANCE,
             ),
             clause(
                 "no groups of version six, as if no interface had any: being in one is memory that nobody counts, and \
@@ -311,7 +456,17 @@ pub const CHECKED: &[Checked] = &[
                 ],
                 NO_SUCH_DEVICE,
             ),
+            clause(
+                "of netlink: what `ip` and libraries set",
+                &[is(1, &[libc::SOL_NETLINK as u32]), is(2, NETLINK_OPTIONS)],
+                Answer::Allow,
+            ),
         ],
+        otherwise: NO_SUCH_OPTION,
+    },
+    Checked {
+        call: ("SYS_shmget", libc::SYS_shmget),
+        clauses: &[clause(HUGE_PAGES, &[has(2, libc::SHM_HUGETLB as u32)], NO_MEMORY)],
         otherwise: Answer::Allow,
     },
     Checked {
@@ -324,9 +479,10 @@ pub const CHECKED: &[Checked] = &[
                 NO_SUCH_FAMILY,
             ),
             clause(
-                "versions four and six: TCP, UDP and ICMP",
+                "versions four and six, TCP, UDP and ICMP: a bounded number at a time, because some of what waits in them is \
+                 memory that nobody counts",
                 &[is(0, INTERNET), is(2, PROTOCOLS)],
-                Answer::Allow,
+                Answer::Ask,
             ),
             clause(
                 "no other protocols on top of them (MPTCP, UDP-Lite, SCTP): seldom used, seldom looked at",
@@ -402,12 +558,14 @@ const NO_NEW_CODE: &[Clause] =
     &[clause("memory that can be executed", &[has(2, libc::PROT_EXEC as u32)], REFUSE)];
 
 /// Left to the guest, whatever the arguments. Connections that wait at a listener are memory that nobody counts until
-/// they are accepted, so the guest bounds how many listen.
-pub const ASKED: &[Call] = calls! { SYS_listen };
+/// they are accepted, so the guest bounds how many listen. Each connection that is accepted may hold more than its
+/// group's limit leaves, and one end that connects again and again makes many, so they are bounded like sockets that
+/// are made.
+pub const ASKED: &[Call] = calls! { SYS_accept, SYS_accept4, SYS_listen };
 
 /// Allowed whatever the arguments.
 pub const ALLOWED: &[Call] = calls! {
-    SYS_accept, SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,
+    SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_getres,
     SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_close_range, SYS_connect, SYS_copy_file_range,
     SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
     SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_faccessat, SYS_faccessat2,
@@ -421,7 +579,7 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_inotify_rm_watch, SYS_ioprio_get, SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule,
     SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat,
     SYS_listxattr, SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr,
-    SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mlock, SYS_mlock2, SYS_mmap,
+    SYS_membarrier, SYS_mincore, SYS_mkdirat, SYS_mlock, SYS_mlock2,
     SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify, SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend,
     SYS_mq_unlink, SYS_mremap, SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
     SYS_munlockall, SYS_munmap, SYS_nanosleep, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_pidfd_open,
@@ -436,7 +594,7 @@ pub const ALLOWED: &[Call] = calls! {
     SYS_semget, SYS_semop, SYS_semtimedop, SYS_sendfile, SYS_sendmmsg, SYS_sendmsg, SYS_sendto,
     SYS_set_robust_list, SYS_set_tid_address, SYS_setfsgid, SYS_setfsuid, SYS_setgid, SYS_setgroups,
     SYS_setitimer, SYS_setpgid, SYS_setpriority, SYS_setregid, SYS_setresgid, SYS_setresuid, SYS_setreuid,
-    SYS_setsid, SYS_setuid, SYS_setxattr, SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget,
+    SYS_setsid, SYS_setuid, SYS_setxattr, SYS_shmat, SYS_shmctl, SYS_shmdt,
     SYS_shutdown, SYS_sigaltstack, SYS_signalfd4, SYS_statfs, SYS_statx, SYS_symlinkat,
     SYS_sysinfo, SYS_tgkill, SYS_timer_create, SYS_timer_delete, SYS_timer_getoverrun,
     SYS_timer_gettime, SYS_timer_settime, SYS_timerfd_create, SYS_timerfd_gettime, SYS_timerfd_settime,

@@ -152,6 +152,44 @@ done.set()
     assert_eq!(result["stdout"], "True ENOBUFS True\n4194304 True\n", "{result}");
 }
 
+/// Some of what waits in sockets of the internet is memory that nobody counts: a sandbox has a bounded number of them, in
+/// every state, and what connects, serves and sends works.
+#[test]
+fn sockets_of_the_internet_are_bounded_and_work() {
+    const MAKE: &str = "
+import errno, resource, socket, threading
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def fill(kind, also):
+    held = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(200)]
+    try:
+        while len(held) < 1500: held.append(socket.socket(also if len(held) % 2 else socket.AF_INET, kind))
+    except OSError as error:
+        return len(held) - 200, errno.errorcode[error.errno]
+print(*(fill(socket.SOCK_DGRAM, socket.AF_INET6) for _ in range(2)))
+print(*(fill(socket.SOCK_STREAM, socket.AF_INET6) for _ in range(2)))
+server, got = socket.create_server(('127.0.0.1', 0)), []
+def serve():
+    for _ in range(600):
+        end = server.accept()[0]; got.append(end.recv(1)); end.close()
+thread = threading.Thread(target=serve); thread.start()
+for _ in range(600): end = socket.create_connection(server.getsockname()); end.send(b'x'); end.close()
+thread.join()
+one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+one.bind(('127.0.0.1', 0)); other.sendto(b'hello', one.getsockname())
+print(len(got), one.recv(9))
+held = []
+try:
+    while len(held) < 1000: held.append((socket.create_connection(server.getsockname()), server.accept()[0]))
+except OSError as error: print(250 < len(held) <= 256, errno.errorcode[error.errno])
+";
+    let bell = Bell::new();
+    let result = bell.json(&["run", "--memory", "64m", "--timeout", &span(60), "--", "python3", "-c", MAKE]);
+    let expected =
+        "(64, 'ENFILE') (64, 'ENFILE')\n(512, 'ENFILE') (512, 'ENFILE')\n600 b'hello'\nTrue ENFILE\n";
+    assert_eq!(result["stdout"], expected, "{result}");
+}
+
 /// Locks on files are memory that nobody counts, and slow down the whole machine: who holds too many is ended, and told
 /// why; who holds many is not.
 #[test]

@@ -86,6 +86,10 @@ pub struct Questions {
     pub netlink_sockets: u32,
     /// The most bytes in connections that nobody has accepted; the guest lets as many sockets listen.
     pub unaccepted: u64,
+    /// The most UDP and ICMP sockets at a time.
+    pub datagram_sockets: u32,
+    /// The most TCP sockets at a time, those included that are closed and not gone.
+    pub stream_sockets: u32,
 }
 
 /// A directory under which executions get their own cgroups.

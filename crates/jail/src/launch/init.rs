@@ -61,6 +61,8 @@ pub(super) fn init(
             word,
             netlink_sockets: if Wall::NetlinkCount.stands() { netlink_sockets(memory) } else { u32::MAX },
             unaccepted: memory / 8,
+            datagram_sockets: datagram_sockets(memory),
+            stream_sockets: stream_sockets(memory),
         }),
         locks_fd: Wall::LockCount.stands().then(|| locks_fd(cgroups)),
     }
@@ -71,10 +73,30 @@ pub(super) fn init(
 fn netlink_sockets(memory: u64) -> u32 {
     const FEWEST: u64 = 4;
     const MOST: u64 = 32;
-    let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
     // The kernel doubles what is asked for. Where it does not say, it is the largest default there has been.
-    let each = 2 * text.trim().parse::<u64>().unwrap_or(4 << 20).max(1 << 12);
+    let each = 2 * of_sockets("rmem_max").unwrap_or(4 << 20).max(1 << 12);
     (memory / 8 / each).clamp(FEWEST, MOST) as u32
+}
+
+/// How many UDP and ICMP sockets there may be at a time. Copies of what was sent wait in each, as much as it may
+/// receive (`rmem_default`, for the filter lets nobody change it), and a datagram that was begun and not finished.
+fn datagram_sockets(memory: u64) -> u32 {
+    const UNFINISHED: u64 = 64 << 10;
+    const LEAST_EACH: u64 = 256 << 10;
+    let each = (of_sockets("rmem_default").unwrap_or(0) + UNFINISHED).max(LEAST_EACH);
+    (memory / 8 / each).clamp(64, 1024) as u32
+}
+
+/// How many TCP sockets there may be at a time: the kernel lets each have some 16 KiB, whatever the limit of its group.
+fn stream_sockets(memory: u64) -> u32 {
+    const EACH: u64 = 16 << 10;
+    (memory / 8 / EACH).clamp(512, 8192) as u32
+}
+
+/// A number that the kernel has for all sockets.
+fn of_sockets(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(std::path::Path::new("/proc/sys/net/core").join(name)).ok()?;
+    text.trim().parse().ok()
 }
 
 /// The kernel's per-process limits, never above what we have ourselves.

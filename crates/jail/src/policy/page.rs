@@ -84,6 +84,7 @@ fn errno_name(errno: i32) -> &'static str {
     match errno {
         libc::EPERM => "EPERM",
         libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
         libc::EAFNOSUPPORT => "EAFNOSUPPORT",
         libc::ENOPROTOOPT => "ENOPROTOOPT",
         libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",

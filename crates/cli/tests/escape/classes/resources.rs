@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::Wall::{
-    CoreSize, CpuLimit, DiskBytes, DiskFiles, FileSize, GuestFilter, ListenerCount, LockCount, LockedMemory,
-    MemoryLimit, MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit, RealTimeLimit,
-    Seccomp, SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, TerminalCount,
+    CoreSize, CpuLimit, DatagramCount, DiskBytes, DiskFiles, FileSize, GuestFilter, ListenerCount, LockCount,
+    LockedMemory, MemoryLimit, MessageQueues, NetlinkCount, NiceLimit, OpenFiles, PendingSignals, PidsLimit,
+    RealTimeLimit, Seccomp, SharedMemoryBytes, SocketMemoryLimit, SpoolBound, StackSize, StreamCount,
+    TerminalCount,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -207,7 +208,7 @@ rows = [row.split() for row in open("/proc/net/tcp")]
 waiting = sum(row[1].endswith(port) and row[3] == "01" for row in rows)
 if waiting > 200: won(waiting, "connections that nobody has accepted")
 print(waiting, "wait")
-"#).with(&["--memory", "64m"]),
+"#).with(&["--memory", "64m"]).also(&[StreamCount]),
         inside("RS-unaccepted-bytes", "leave much waiting in connections that nobody is charged for", &[Seccomp], r#"
 listener, ends = socket.create_server(("127.0.0.1", 0)), []
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 20)
@@ -223,6 +224,137 @@ waiting = max(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(p
 if waiting > 40000: won(waiting, "bytes in a connection")
 print(waiting, "bytes wait")
 "#).with(&["--memory", "64m"]),
+        // Datagrams of unix sockets need no count: the kernel charges them to the sandbox (GFP_KERNEL_ACCOUNT), and a
+        // `socketpair` is always of that family.
+        inside("RS-datagrams-unfinished", "leave datagrams begun, which nobody is charged for", &[DatagramCount], r#"
+waiting, held = 0, []
+try:
+    for _ in range(100):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.connect(("127.0.0.1", 9))
+        one.send(bytes(60000), socket.MSG_MORE | socket.MSG_DONTWAIT); held.append(one)
+except OSError as error: print(error)
+for one in held: waiting += struct.unpack("i", fcntl.ioctl(one, 0x5411, bytes(4)))[0]
+if len(held) > 64: won(waiting >> 20, "MiB wait in", len(held), "sockets")
+print(waiting >> 20, "MiB in", len(held))
+"#).with(&["--memory", "64m"]),
+        inside("RS-datagrams-unbound", "make the sockets first, and use them when all are there", &[DatagramCount], r#"
+held = []
+try:
+    for number in range(100): held.append(socket.socket(socket.AF_INET6 if number % 2 else socket.AF_INET, socket.SOCK_DGRAM))
+except OSError as error: print(error)
+if len(held) > 64: won(len(held), "sockets")
+print(len(held), "sockets")
+"#).with(&["--memory", "64m"]),
+        inside("RS-datagrams-at-once", "have all threads make one before the first is seen to", &[DatagramCount], r#"
+threading.stack_size(1 << 18)
+barrier, held = threading.Barrier(40), []
+def make():
+    barrier.wait(20)
+    try:
+        for _ in range(4): held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    except OSError: pass
+threads = [threading.Thread(target=make) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+if len(held) > 64: won(len(held), "sockets")
+print(len(held), "sockets")
+"#).with(&["--memory", "64m", "--pids", "64"]),
+        inside("RS-copies-of-datagrams", "have copies of what was sent kept, by asking with each datagram", &[DatagramCount], r#"
+sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sink.bind(("127.0.0.1", 0))
+kept, held = 0, []
+stamps = struct.pack("I", 1 << 1 | 1 << 8)
+try:
+    for _ in range(100):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); held.append(one)
+        for _ in range(3):
+            one.sendmsg([bytes(50000)], [(socket.SOL_SOCKET, 37, stamps)], socket.MSG_DONTWAIT, sink.getsockname())
+            sink.recv(65536, socket.MSG_DONTWAIT)
+except OSError as error: print(error)
+for one in held:
+    try: kept += len(one.recvmsg(65536, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT | socket.MSG_PEEK)[0]) > 0
+    except OSError: pass
+if kept > 64: won("copies are kept in", kept, "sockets")
+print("copies are kept in", kept, "of", len(held))
+"#).with(&["--memory", "64m"]),
+        inside("RS-streams", "have so many connections that the least of each is too much", &[StreamCount], r#"
+listener, held = socket.create_server(("127.0.0.1", 0), backlog=16), []
+try:
+    for _ in range(400):
+        one = socket.create_connection(listener.getsockname(), 5); one.setblocking(False); held += [one, listener.accept()[0]]
+        try: one.send(bytes(4096))
+        except BlockingIOError: pass
+except OSError as error: print(error)
+if len(held) > 520: won(len(held), "ends of connections")
+print(len(held), "ends")
+"#).with(&["--memory", "64m"]),
+        inside("RS-streams-closed", "leave connections closed, with bytes that nobody reads", &[StreamCount], r#"
+listener, held = socket.create_server(("127.0.0.1", 0), backlog=16), []
+try:
+    for _ in range(400):
+        one = socket.create_connection(listener.getsockname(), 5); one.setblocking(False); held.append(listener.accept()[0])
+        try:
+            while True: one.send(bytes(4096))
+        except BlockingIOError: pass
+        one.close()
+except OSError as error: print(error)
+there = len(open("/proc/net/tcp").readlines()) - 1
+if there > 520: won(there, "ends, and", len(held), "descriptors")
+print(there, "ends")
+"#).with(&["--memory", "64m"]),
+        inside("RS-streams-accepted", "have one socket connect again and again, and keep the other ends", &[StreamCount], r#"
+listener, held = socket.create_server(("127.0.0.1", 0), backlog=16), []
+name = listener.getsockname()
+address = ctypes.create_string_buffer(struct.pack("=H", 2) + struct.pack(">H4s8x", name[1], socket.inet_aton(name[0])), 16)
+one = socket.socket()
+try:
+    for _ in range(700):
+        call(42, one.fileno(), address, 16)
+        held.append(listener.accept()[0])
+        one.send(bytes(512))
+        call(42, one.fileno(), ctypes.create_string_buffer(16), 16)
+except OSError as error: print(error)
+if len(held) > 520: won(len(held), "ends by one socket")
+print(len(held), "ends")
+"#).with(&["--memory", "64m"]),
+        inside("RS-keys-of-connections", "have the kernel keep keys of connections", &[Seccomp], r#"
+made, one = 0, socket.socket()
+while made < 100:
+    key = struct.pack("=H", 2) + struct.pack(">H4s120x", 0, struct.pack(">I", 0x0a000000 + made)) + struct.pack("=BBHI80s", 0, 0, 8, 0, b"abcdefgh")
+    one.setsockopt(socket.IPPROTO_TCP, 14, key); made += 1
+won(made, "keys")
+"#),
+        inside("RS-options-that-keep", "have the kernel keep what options of sockets say", &[Seccomp], r#"
+four, six, tcp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), socket.socket()
+group, source, own = (socket.inet_aton(name) for name in ("232.1.1.1", "10.0.0.1", "127.0.0.1"))
+tries = [
+    ("IP_OPTIONS", four, 0, 4, bytes([1] * 40)),
+    ("IP_ADD_SOURCE_MEMBERSHIP", four, 0, 39, group + own + source),
+    ("IP_MSFILTER", four, 0, 41, group + own + struct.pack("=II", 0, 1) + source),
+    ("IP_BLOCK_SOURCE", four, 0, 38, group + own + source),
+    ("IPV6_RTHDR", six, 41, 57, bytes([0, 2, 2, 1, 0, 0, 0, 0]) + socket.inet_pton(socket.AF_INET6, "::1")),
+    ("IPV6_FLOWLABEL_MGR", six, 41, 32, socket.inet_pton(socket.AF_INET6, "::1") + struct.pack(">IBBHHHI", 0, 0, 255, 1, 6, 0, 0)),
+    ("TCP_SAVE_SYN", tcp, 6, 27, struct.pack("i", 1)),
+    ("TCP_FASTOPEN_KEY", tcp, 6, 33, bytes(16)),
+    ("SO_RESERVE_MEM", tcp, 1, 73, struct.pack("i", 4096)),
+    ("SO_TXTIME", four, 1, 61, struct.pack("iI", 1, 0)),
+]
+done = []
+for name, one, level, option, value in tries:
+    try: one.setsockopt(level, option, value)
+    except OSError as error: print(name, error); continue
+    done.append(name)
+if done: won(done)
+"#),
+        inside("RS-huge-pages", "take pages that the host has set aside, which are in no memory limit", &[Seccomp], r#"
+made, MAP_HUGETLB, MFD_HUGETLB, SHM_HUGETLB = [], 0x40000, 4, 0o4000
+libc.mmap.restype = ctypes.c_long
+if libc.mmap(0, ctypes.c_size_t(2 << 20), 3, 0x22 | MAP_HUGETLB, -1, ctypes.c_long(0)) != -1: made.append("memory")
+# The file is made whether or not there are pages for it.
+if libc.memfd_create(b"huge", MFD_HUGETLB) >= 0: made.append("a file")
+shared = libc.shmget(0, ctypes.c_size_t(2 << 20), SHM_HUGETLB | 0o1600)
+if shared >= 0: made.append("shared memory"); libc.shmctl(shared, 0, None)
+if made: won(made)
+"#).control(huge_pages()),
         inside("RS-locks", "hold more locks on files than anybody needs", &[LockCount], r#"
 held = [open(str(number), "w") for number in range(8)]
 for number in range(6000): fcntl.lockf(held[number % 8], fcntl.LOCK_EX, 1, 2 * (number // 8))
@@ -255,8 +387,22 @@ won("it lives on in its descriptors")
 held = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(80)]
 won(len(held), "terminals")
 "#),
-        outside("RS-kept-output", "fill the host's disk with output that is kept", &[SpoolBound], kept_output),
+        outside("RS-kept-output", "fill the host's disk with output that is kept", &[SpoolBound], |ring| {
+            kept_output(ring, &["--memory", "256m"], 1, 80)
+        }),
+        outside("RS-kept-outputs", "the same with many small outputs, beyond its own disk", &[SpoolBound], |ring| {
+            kept_output(ring, &["--memory", "64m", "--disk", "16m"], 3, 30)
+        }),
     ]
+}
+
+/// A kernel may be built without huge pages.
+fn huge_pages() -> Control {
+    if Path::new("/proc/sys/vm/nr_hugepages").exists() {
+        Control::WallsDown
+    } else {
+        Control::Moot("this kernel has no huge pages")
+    }
 }
 
 /// Core files are seen only where the kernel writes them where the program is.
@@ -290,20 +436,25 @@ fn processor(ring: &Ring<'_>) -> Outcome {
     }
 }
 
-fn kept_output(ring: &Ring<'_>) -> Outcome {
-    let id = match ring.create(&["--memory", "256m"]) {
+/// Has so many executions say so many mebibytes each, and looks at what is kept of it.
+fn kept_output(ring: &Ring<'_>, options: &[&str], times: usize, mebibytes: u32) -> Outcome {
+    let id = match ring.create(options) {
         Ok(id) => id,
         Err(outcome) => return outcome,
     };
-    let exec = ring.json(&["exec", "-d", &id, "--", "sh", "-c", "head -c 80m /dev/zero; echo end >&2"]);
-    let number = exec["exec"].to_string();
+    let script = format!("head -c {mebibytes}m /dev/zero; echo end >&2");
+    for _ in 0..times {
+        ring.json(&["exec", "-d", &id, "--", "sh", "-c", &script]);
+    }
     let ended = within(Duration::from_secs(60), || {
         let listed = ring.json(&["inspect", &id]);
-        listed["executions"][0]["termination"].is_object()
-            || listed["executions"][0]["termination"].is_string()
+        let ended = |number: usize| {
+            !listed["executions"][number].is_null() && !listed["executions"][number]["termination"].is_null()
+        };
+        (0..times).all(ended)
     });
     if !ended {
-        return Outcome::Broken(format!("execution {number} does not end"));
+        return Outcome::Broken(format!("the {times} executions do not end"));
     }
     let spool = ring.directory(&id).join("spool");
     let kept: u64 =
