@@ -3,4 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client_hello;
+pub mod dns;
+pub mod http;
 pub mod policy;
