@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use crate::{Bell, belljar, not_promised_rootless, patience, send, span, text, until, users};
@@ -188,6 +189,40 @@ except OSError as error: print(250 < len(held) <= 256, errno.errorcode[error.err
     let expected =
         "(64, 'ENFILE') (64, 'ENFILE')\n(512, 'ENFILE') (512, 'ENFILE')\n600 b'hello'\nTrue ENFILE\n";
     assert_eq!(result["stdout"], expected, "{result}");
+}
+
+/// A disk that is an image is written past the host's page cache: no group is charged for what lies there, nor for the thread
+/// of the kernel that copies it.
+#[test]
+fn disks_that_are_images_leave_the_hosts_page_cache_alone() {
+    if not_promised_rootless("disks larger than three quarters of the memory") {
+        return;
+    }
+    let bell = Bell::new();
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let direct = rustix::fs::open(bell.home.path().join("direct"), flags, Mode::from_raw_mode(0o600)).is_ok();
+    let id = bell.create(&["--memory", "64m", "--disk", "256m"]);
+    let written = bell.json(&[
+        "exec",
+        &id,
+        "--",
+        "sh",
+        "-c",
+        "head -c 100m /dev/zero > file && sync file && wc -c < file",
+    ]);
+    assert_eq!(written["stdout"], "104857600\n", "{written}");
+    let home = bell.home.path().to_string_lossy().into_owned();
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let loops = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path().join("loop"));
+    let ours: Vec<String> = loops
+        .filter(|entry| read(entry.join("backing_file")).starts_with(&home))
+        .map(|entry| read(entry.join("dio")))
+        .collect();
+    assert_eq!(
+        ours,
+        [if direct { "1\n" } else { "0\n" }],
+        "one device, and past the cache where that can be"
+    );
 }
 
 /// Locks on files are memory that nobody counts, and slow down the whole machine: who holds too many is ended, and told
