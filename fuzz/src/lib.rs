@@ -7,9 +7,14 @@
 
 mod archive;
 pub mod control_protocol;
+pub mod door_dns;
+pub mod door_hello;
+pub mod door_http;
 pub mod guest_protocol;
 pub mod options;
 pub mod paths;
+pub mod policy_file;
+pub mod policy_rule;
 mod script;
 pub mod spool;
 pub mod terminal_text;
@@ -21,11 +26,16 @@ mod yard;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 13] = [
     ("control_protocol", control_protocol::check),
+    ("door_dns", door_dns::check),
+    ("door_hello", door_hello::check),
+    ("door_http", door_http::check),
     ("guest_protocol", guest_protocol::check),
     ("options", options::check),
     ("paths", paths::check),
+    ("policy_file", policy_file::check),
+    ("policy_rule", policy_rule::check),
     ("spool", spool::check),
     ("terminal_text", terminal_text::check),
     ("unpack_in", unpack_in::check),
