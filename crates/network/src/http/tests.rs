@@ -274,6 +274,8 @@ fn bodies_that_are_no_bodies() {
         ("5\r\nhello!\r\n", Bad::Chunk),
         ("5\r\nhello\n0\r\n\r\n", Bad::Chunk),
         ("5\r\nhello\r0\r\n\r\n", Bad::Chunk),
+        ("5\r\nhello!\n0\r\n\r\n", Bad::Chunk),
+        ("5\r\nhello\n\n0\r\n\r\n", Bad::Chunk),
         ("5;x=y\r\nhello\r\n", Bad::Chunk),
         ("5 \r\nhello\r\n", Bad::Chunk),
         (" 5\r\nhello\r\n", Bad::Chunk),

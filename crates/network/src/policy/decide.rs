@@ -678,6 +678,14 @@ mod tests {
         let host = to("a.org");
         let asked = Request { host: &host, port: 80, method: "GET", target: "/" };
         assert_eq!(request(&tighter, &allowed, asked).unwrap_err().reason, Reason::NotListed);
+        // Also for an address in another form than the one that is denied.
+        let wide = ["[::]/0:80 private", "0.0.0.0/0:80 private"];
+        let host = to("::ffff:10.1.2.3");
+        let allowed = connect(&open(&wide, &[]), &host, 80).unwrap();
+        let asked = Request { host: &host, ..asked };
+        assert!(request(&open(&wide, &[]), &allowed, asked).is_ok());
+        let denied = request(&open(&wide, &["10.0.0.0/8"]), &allowed, asked).unwrap_err();
+        assert_eq!(denied.reason, Reason::DeniedByRule);
     }
 
     #[test]
