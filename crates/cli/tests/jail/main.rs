@@ -117,9 +117,10 @@ impl Bell {
         let mut said = String::new();
         until(&format!("`{line}`"), long(), || {
             let execution = self.json(&["logs", id, &number])["executions"][0].clone();
-            said = format!("{}{}", execution["stdout"].as_str().unwrap_or_default(), execution["stderr"]);
+            said = execution["stdout"].as_str().unwrap_or_default().to_owned();
             assert!(execution["termination"].is_null(), "it ended: {execution}");
-            said.lines().any(|said| said.starts_with(line))
+            // A line may come in pieces.
+            said.split_inclusive('\n').any(|said| said.starts_with(line) && said.ends_with('\n'))
         });
         said
     }
