@@ -691,7 +691,7 @@ mod tests {
     #[test]
     fn sets_that_are_not_resolved() {
         let policy = allowlist(&["pypi"], &[]);
-        let denied = connect(&policy, &to("pypi.org"), 443).unwrap_err();
+        let denied = connect(&policy, &to("packages.example"), 443).unwrap_err();
         assert!(
             denied.reason == Reason::NotListed && denied.how_to_grant.contains("set `pypi` is not resolved")
         );
