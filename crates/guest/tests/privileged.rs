@@ -200,8 +200,10 @@ fn as_the_first_process_it_reaps_every_orphan_and_takes_everything_with_it() {
     let mut guest = begin_below(&AS_FIRST, |_| {});
     let outcome = guest.run(shell("(sh -c 'exit 3' &); kill -SEGV 1; kill -KILL 1; echo $PPID"));
     assert_eq!(outcome.exit().code, Some(0));
-    let zombies = guest.run(shell("grep -l '^State:.Z' /proc/[0-9]*/status"));
-    assert_eq!(zombies.text(), "");
+    // A look may come in the moment between an end and its reaping; what nobody reaps is there at every look.
+    let mut zombies = || guest.run(shell("grep -l '^State:.Z' /proc/[0-9]*/status")).text();
+    let last = (0..100).map(|_| zombies()).find(String::is_empty);
+    assert!(last.is_some(), "never reaped: {}", zombies());
     let id = guest.spawn(shell("setsid sleep 1000 >/dev/null & cat /proc/1/comm"));
     assert_eq!(guest.read_until(id, "\n"), "belljar-guest\n");
     guest.finish(id);
