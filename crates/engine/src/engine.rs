@@ -114,9 +114,7 @@ impl Engine {
             }
         }
         if self.shared.draining.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorCode::Unavailable, "the engine is shutting down")
-                .hint("try again in a moment")
-                .retry_after(Duration::from_secs(5)));
+            return Err(shutting_down());
         }
         let (shared, has_key) = (self.shared.clone(), request.key.is_some());
         let (_stays, leaves) = oneshot::channel::<()>();
@@ -158,6 +156,9 @@ impl Engine {
             if !events.is_empty() || session.state.is_ended() {
                 return Ok(events);
             }
+            if self.shared.draining.load(Ordering::SeqCst) {
+                return Err(shutting_down());
+            }
             if news.changed().await.is_err() {
                 return Ok(events);
             }
@@ -187,9 +188,11 @@ impl Engine {
         self.shared.admission.counts()
     }
 
-    /// Takes no more sessions. Those that run go on without us, and are taken over by the next engine.
+    /// Takes no more sessions, and keeps nobody waiting for news. Sessions that run go on without us, and are taken over by
+    /// the next engine.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
+        self.shared.news.send_modify(|count| *count += 1);
     }
 
     /// A session that runs.
@@ -197,6 +200,12 @@ impl Engine {
         let found = self.shared.live().get(id).cloned();
         found.ok_or_else(|| if self.shared.left().contains(id) { not_taken_over(id) } else { gone() })
     }
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorCode::Unavailable, "the engine is shutting down")
+        .hint("try again in a moment")
+        .retry_after(Duration::from_secs(5))
 }
 
 /// A session that ends unless somebody learns its name.

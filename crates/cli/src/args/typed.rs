@@ -416,6 +416,9 @@ pub(crate) struct EngineArgs {
     /// How many ended sandboxes are remembered at most
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) most: String,
+    /// How long callers may finish what they are at when the engine is told to stop; told twice, it stops at once
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub(crate) grace: String,
 }
 
 /// List what the engine remembers, the newest first, also of sandboxes that are gone

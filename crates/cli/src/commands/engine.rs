@@ -8,6 +8,7 @@ use belljar_engine::admission::Capacity;
 use belljar_engine::event::Event;
 use belljar_engine::session::Tenant;
 use belljar_engine::store::Store;
+use tokio::sync::oneshot;
 
 use super::Context;
 use crate::args::{BackupArgs, EngineArgs, EventsArgs, RestoreArgs, UsageArgs};
@@ -27,6 +28,7 @@ pub(crate) async fn engine(context: &Context, args: EngineArgs) -> Result<Status
         most_kept: number("--most", &args.most)?,
         ..Config::default()
     };
+    let grace = span("--grace", &args.grace)?;
     let mut interrupts = Interrupts::new()?;
     let (engine, _lock, reception, home) = wiring::new_engine(context.home.clone(), config).await?;
     let (running, _) = engine.counts();
@@ -35,10 +37,22 @@ pub(crate) async fn engine(context: &Context, args: EngineArgs) -> Result<Status
     } else {
         context.printer.out(&format!("serving {} ({running} sandboxes taken over)\n", home.display()))?;
     }
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = reception.serve(&engine, async { drop(stopped.await) });
+    let told_to_stop = async {
+        interrupts.next().await;
+        tracing::info!(?grace, "shutting down: callers may finish, and a second signal ends this at once");
+        drop(stop);
+        tokio::select! {
+            _ = interrupts.next() => {}
+            () = tokio::time::sleep(grace) => {}
+        }
+        tracing::warn!("callers were left behind");
+    };
+    // Sandboxes go on in any case; the next engine takes them over.
     tokio::select! {
-        () = reception.serve(&engine) => {}
-        // Sandboxes go on; the next engine takes them over.
-        _ = interrupts.next() => engine.drain(),
+        () = serve => {}
+        () = told_to_stop => {}
     }
     Ok(Status::SUCCESS)
 }

@@ -306,3 +306,36 @@ fn who_is_told_to_stop_ends_well_and_leaves_everything_running() {
     assert_eq!(house.shell(&id, "touch stop; echo with")["stdout"], "with\n");
     assert_eq!(end_in_time(&house, &id, &exec)["code"], 3);
 }
+
+#[test]
+fn who_is_told_to_stop_lets_its_callers_finish_and_told_twice_does_not_wait() {
+    let mut house = House::new();
+    house.start_with(&["--grace", "10m"]);
+    let id = house.create(600);
+    let wait = |file: &str| {
+        let script = format!("touch {file}.begun; while [ ! -e {file} ]; do sleep 0.05; done; exit 3");
+        let caller = house.command(&["exec", "--json", &id, "--", "sh", "-c", &script]).spawn().unwrap();
+        let begun = format!("test -e {file}.begun");
+        until("it has begun", || house.shell(&id, &begun)["exit_code"] == 0);
+        caller
+    };
+    let (first, second) = (wait("first"), wait("second"));
+    let follower = house.command(&["events", &id, "--follow"]).spawn().unwrap();
+    let mut engine = house.engine.take().unwrap();
+    let stop = || send(i32::try_from(engine.id()).unwrap(), Signal::TERM);
+    stop();
+    let told = follower.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(told.contains("shutting down"), "who waits for news is told at once: {told}");
+    let refused = house.json(&["create"]);
+    assert_eq!(refused["error"]["code"], "unavailable", "{refused}");
+    assert_eq!(house.shell(&id, "touch first")["exit_code"], 0, "whoever has a sandbox is served");
+    assert_eq!(first.wait_with_output().unwrap().status.code(), Some(3), "a caller who was there finishes");
+    stop();
+    assert!(engine.wait().unwrap().success(), "a normal end");
+    let left = second.wait_with_output().unwrap();
+    let left: Value = serde_json::from_slice(&left.stdout).unwrap();
+    assert_eq!(left["error"]["code"], "lost", "{left}");
+    house.start(None);
+    assert_eq!(house.shell(&id, "touch second; echo with")["stdout"], "with\n", "the sandbox went on");
+}

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,13 @@ use belljar_core::wire::{Frame, FrameKind, MAX_CONTROL, MAX_DATA, stream};
 use belljar_core::{ByteStream, Ending, Error, ErrorCode, ExecEvent, ExecHandle, Provider, Result, Sandbox};
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::future::FusedFuture;
+use futures_util::{FutureExt, StreamExt};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::{Answer, Ask, CONVERSATION, Open, Operation, PROTOCOL, SOCKET_FILE};
 use crate::engine::{Engine, gone};
@@ -95,28 +98,38 @@ impl Reception {
         Ok(Self(listener))
     }
 
-    /// Serves callers until the future is dropped. Only our own user, and root, are let in.
-    pub async fn serve(&self, engine: &Engine) {
-        let we = rustix::process::geteuid().as_raw();
-        loop {
-            let (socket, _) = match self.0.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Out of descriptors, most likely: those who are here will leave.
-                    tracing::warn!(%error, "cannot take in a caller");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
+    /// Serves callers until told to stop; then no session is taken any more, and those who are here may finish what they
+    /// are at. Only our own user, and root, are let in.
+    pub async fn serve(self, engine: &Engine, stop: impl Future<Output = ()>) {
+        let mut callers = JoinSet::new();
+        let mut stop = pin!(stop.fuse());
+        while !(stop.is_terminated() && callers.is_empty()) {
+            tokio::select! {
+                () = &mut stop, if !stop.is_terminated() => engine.drain(),
+                Some(_) = callers.join_next() => {}
+                accepted = self.0.accept() => match accepted {
+                    Ok((socket, _)) if is_let_in(&socket) => {
+                        callers.spawn(converse(engine.clone(), socket));
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        // Out of descriptors, most likely: those who are here will leave.
+                        tracing::warn!(%error, "cannot take in a caller");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
                 }
-            };
-            match socket.peer_cred() {
-                Ok(peer) if peer.uid() == we || peer.uid() == 0 => {
-                    tokio::spawn(converse(engine.clone(), socket));
-                }
-                Ok(peer) => tracing::warn!(user = peer.uid(), "a stranger was turned away"),
-                Err(error) => tracing::warn!(%error, "a caller without a name was turned away"),
             }
         }
     }
+}
+
+fn is_let_in(socket: &UnixStream) -> bool {
+    match socket.peer_cred() {
+        Ok(peer) if [rustix::process::geteuid().as_raw(), 0].contains(&peer.uid()) => return true,
+        Ok(peer) => tracing::warn!(user = peer.uid(), "a stranger was turned away"),
+        Err(error) => tracing::warn!(%error, "a caller without a name was turned away"),
+    }
+    false
 }
 
 /// One caller.
