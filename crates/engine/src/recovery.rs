@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use belljar_core::{
-    Control, ErrorCode, ExecInfo, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats,
+    ErrorCode, ExecInfo, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -152,7 +152,7 @@ impl Shared {
         };
         let inside = match fenced.await {
             Ok(inside) => inside,
-            Err(error) => return self.gone_meanwhile(session, &*sandbox, control, error).await,
+            Err(error) => return self.gone_meanwhile(session, &*sandbox, error).await,
         };
         let mut news = vec![Happening::Adopted { epoch: self.epoch }];
         // The log lags behind by what was done just before the end.
@@ -201,16 +201,15 @@ impl Shared {
         &self,
         session: &Session,
         sandbox: &dyn Sandbox,
-        control: &dyn Control,
         error: belljar_core::Error,
     ) -> Result<()> {
-        match control.info().await {
-            Ok(info) if info.state.is_alive() => Err(error),
-            Ok(info) => {
+        match look_at(sandbox).await? {
+            Some(info) if info.state.is_alive() => Err(error),
+            Some(info) => {
                 self.settle(session, sandbox).await;
                 Ok(self.close(&session.id, EndReason::from(info.state), info.stats).await?)
             }
-            Err(_) => Ok(self.close(&session.id, EndReason::Lost, None).await?),
+            None => Ok(self.close(&session.id, EndReason::Lost, None).await?),
         }
     }
 

@@ -71,7 +71,7 @@ async fn served(home: &Path) -> Client {
     std::fs::create_dir_all(home).unwrap();
     let reception = Reception::open(home).unwrap();
     let engine = engine(home).await;
-    tokio::spawn(async move { reception.serve(&engine).await });
+    tokio::spawn(async move { reception.serve(&engine, std::future::pending()).await });
     Client::find(home).await.unwrap().unwrap()
 }
 
@@ -133,6 +133,64 @@ async fn a_session_that_cannot_be_taken_over_holds_nobody_up_and_is_tried_again(
     assert_eq!(names, ["adopted", "exec_accepted", "exec_started", "exec_finished"]);
     again.cleanup().await.unwrap();
     others.cleanup().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_takes_its_command_along_however_early_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = served(&directory.path().join("home")).await;
+    let sandbox = client.create(SandboxSpec::default()).await.unwrap();
+    for patience in (0..24).map(|step| Duration::from_micros(step * 250)) {
+        let endless = sandbox.execute(ExecRequest::argv(["sleep", "600"]));
+        assert!(tokio::time::timeout(patience, endless).await.is_err(), "it does not end by itself");
+    }
+    let execs = sandbox.execs().unwrap();
+    // What was asked for may begin a moment later. This one comes after all of them, and ends after they have.
+    sandbox.execute(ExecRequest::argv(["true"])).await.unwrap();
+    let begun = execs.list().await.unwrap();
+    assert!(begun.len() > 1, "the control: some had begun");
+    for exec in begun {
+        let ended = tokio::time::timeout(Duration::from_secs(20), execs.wait(exec.exec)).await;
+        ended.unwrap_or_else(|_| panic!("{exec:?} runs on")).unwrap();
+    }
+    sandbox.cleanup().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_tied_to_a_caller_is_that_sandbox_and_not_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = served(&directory.path().join("home")).await;
+    let id = SandboxId::from_random([7; 16]);
+    let spec =
+        |tied_to_creator| SandboxSpec { id: Some(id.clone()), tied_to_creator, ..SandboxSpec::default() };
+    let tied = client.create(spec(true)).await.unwrap();
+    client.open(&id).await.unwrap().cleanup().await.unwrap();
+    let named_alike = client.create(spec(false)).await.unwrap();
+    drop(tied);
+    // The engine has heard of it by the time that somebody who came later has been served.
+    let other = client.create(SandboxSpec { tied_to_creator: true, ..SandboxSpec::default() }).await.unwrap();
+    let gone = other.id().clone();
+    drop(other);
+    while client.list().await.unwrap().iter().any(|info| info.id == gone) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let result = named_alike.execute(ExecRequest::argv(["true"])).await.unwrap();
+    assert!(result.termination.is_success());
+    named_alike.cleanup().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_the_engine_are_not_for_its_callers() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = served(&directory.path().join("home")).await;
+    let sandbox = client.create(SandboxSpec::default()).await.unwrap();
+    let key = Some(format!("{}2", ExecRequest::ENGINE_KEYS));
+    let refused = sandbox.execute(ExecRequest { key, ..ExecRequest::argv(["true"]) }).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidArgument, "{refused}");
+    for _ in 0..3 {
+        assert!(sandbox.execute(ExecRequest::argv(["true"])).await.unwrap().termination.is_success());
+    }
+    sandbox.cleanup().await.unwrap();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use belljar_engine::failpoint;
 use serde_json::Value;
 
-use crate::surroundings::{announce, patience};
+use crate::surroundings::{ablated, announce, patience};
 use crate::{House, counted, setting, until};
 
 /// How many there are at once, at most.
@@ -207,20 +207,9 @@ fn judge(house: &House, told: &Told) {
     });
 }
 
-/// The build in which the engine can be had to die at chosen places.
-fn mortal() -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let target = here.ancestors().nth(3).unwrap();
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked", "--bin", "belljar"]);
-    cargo.args(["--profile", "ablation", "--features", "ablation", "--target-dir"]).arg(target);
-    assert!(cargo.status().unwrap().success(), "the build whose engine can die at chosen places failed");
-    target.join("ablation/belljar")
-}
-
 #[test]
 fn killed_at_every_place_it_loses_nothing() {
-    let program = std::env::var_os("BELLJAR_TEST_ABLATED").map_or_else(mortal, PathBuf::from);
+    let program = ablated().unwrap();
     for place in failpoint::ALL {
         let mut house = House::of(program.clone());
         house.start(None);

@@ -15,6 +15,8 @@ mod hostile;
 mod matrix;
 mod possess;
 mod promises;
+#[path = "../surroundings/mod.rs"]
+mod surroundings;
 mod sweep;
 
 use std::collections::VecDeque;
@@ -360,35 +362,19 @@ fn tidy(ring: &Ring<'_>) {
 
 /// The two builds: given by name, or built now.
 fn programs(ablation: bool) -> Result<Programs, String> {
-    let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let normal = given("BELLJAR_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_belljar").into());
+    let normal = surroundings::belljar();
     if !ablation {
         return Ok(Programs { normal, ablated: PathBuf::from("/nonexistent") });
     }
-    if let Some(ablated) = given("BELLJAR_TEST_ABLATED") {
-        return Ok(Programs { normal, ablated });
-    }
     let begun = Instant::now();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked", "--bin", "belljar"]);
-    cargo.args(["--profile", "ablation", "--features", "ablation", "--target-dir"]).arg(target_directory());
-    let status = cargo.status().map_err(|error| format!("cargo cannot be started: {error}"))?;
-    if !status.success() {
-        return Err("the build whose walls can be taken down failed".into());
-    }
+    let ablated = surroundings::ablated()?;
     println!("the build whose walls can be taken down: {} s", begun.elapsed().as_secs());
-    Ok(Programs { normal, ablated: target_directory().join("ablation/belljar") })
-}
-
-/// Where cargo builds, as seen from this program, which is in `<target>/<profile>/deps`.
-fn target_directory() -> PathBuf {
-    let here = std::env::current_exe().expect("this program has a path");
-    here.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
+    Ok(Programs { normal, ablated })
 }
 
 fn results() -> PathBuf {
     std::env::var_os("BELLJAR_ESCAPE_RESULTS")
-        .map_or_else(|| target_directory().join("escape"), PathBuf::from)
+        .map_or_else(|| surroundings::target_directory().join("escape"), PathBuf::from)
 }
 
 /// A build for use does not know of walls that can be taken down: not the variable, and not by another way.

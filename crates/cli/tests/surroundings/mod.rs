@@ -4,6 +4,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `BELLJAR_TEST_BINARY` | the program to try, if it is not the one that was built beside the tests |
+//! | `BELLJAR_TEST_ABLATED` | the one that is only for tests, if it is not to be built |
 //! | `BELLJAR_TEST_PATIENCE` | a whole number: how many times slower than a usual machine this one is |
 //! | `BELLJAR_TEST_ROOTLESS` | `1`: try what rootless sandboxes promise, as an ordinary user |
 
@@ -12,7 +13,7 @@
 pub mod processes;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -21,6 +22,28 @@ use std::time::Duration;
 pub fn belljar() -> PathBuf {
     let given = std::env::var_os("BELLJAR_TEST_BINARY");
     given.map_or_else(|| env!("CARGO_BIN_EXE_belljar").into(), PathBuf::from)
+}
+
+/// The program as it is only for tests: walls can be taken down, and the engine dies at chosen places. It is built here,
+/// unless `BELLJAR_TEST_ABLATED` names one.
+pub fn ablated() -> Result<PathBuf, String> {
+    if let Some(given) = std::env::var_os("BELLJAR_TEST_ABLATED") {
+        return Ok(given.into());
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked", "--bin", "belljar"]);
+    cargo.args(["--profile", "ablation", "--features", "ablation", "--target-dir"]).arg(target_directory());
+    let status = cargo.status().map_err(|error| format!("cargo cannot be started: {error}"))?;
+    if !status.success() {
+        return Err("the build whose walls can be taken down failed".into());
+    }
+    Ok(target_directory().join("ablation/belljar"))
+}
+
+/// Where cargo builds, as seen from this program, which is in `<target>/<profile>/deps`.
+pub fn target_directory() -> PathBuf {
+    let here = std::env::current_exe().expect("this program has a path");
+    here.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
 }
 
 /// A small file system that can be full, gone with this value.

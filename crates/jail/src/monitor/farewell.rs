@@ -79,6 +79,9 @@ impl Service {
     /// Leaves word of how the executions ended, for as many of the last as have room. Of a sandbox that ends with its
     /// creator nobody will ask.
     fn write_executions(&self) {
+        if self.given.tie.is_some() {
+            return;
+        }
         let mut room = MAX_EXECUTIONS;
         let last = self.executions.values().rev().filter_map(|execution| {
             Some(Remembered {
@@ -94,7 +97,7 @@ impl Service {
                 room.checked_sub(length).map(|left| room = left).is_some()
             })
             .collect();
-        if kept.is_empty() || self.given.tie.is_some() {
+        if kept.is_empty() {
             return;
         }
         kept.reverse();
