@@ -164,7 +164,9 @@ fn in_cgroups(hierarchy: &str, is_v2: bool, join: &str, name: &str) {
     let looked = guest.run(shell(&format!("test -e /proc/{daemon} && echo lives")));
     assert_eq!(looked.text(), "", "the daemon outlived the time-out");
 
-    let id = guest.spawn(shell("trap 'exit 9' TERM; sleep 1000 & echo ready; wait"));
+    // Ready only once there is a `sleep`: until then its process has the shell's own handler, which would swallow the signal.
+    let script = "trap 'exit 9' TERM; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; echo ready; wait";
+    let id = guest.spawn(shell(script));
     guest.read_until(id, "ready");
     guest.send(id, &Request::Signal { signal: libc::SIGTERM });
     assert_eq!(guest.finish(id).exit().code, Some(9));
