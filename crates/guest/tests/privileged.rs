@@ -165,7 +165,8 @@ fn in_cgroups(hierarchy: &str, is_v2: bool, join: &str, name: &str) {
     assert_eq!(looked.text(), "", "the daemon outlived the time-out");
 
     // Ready only once there is a `sleep`: until then its process has the shell's own handler, which would swallow the signal.
-    let script = "trap 'exit 9' TERM; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; echo ready; wait";
+    let script =
+        "trap 'exit 9' TERM; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; echo ready; wait";
     let id = guest.spawn(shell(script));
     guest.read_until(id, "ready");
     guest.send(id, &Request::Signal { signal: libc::SIGTERM });
