@@ -133,6 +133,11 @@ pub(crate) async fn follow(
             ExecEvent::Gap { bytes, .. } if !matches!(sink, Sink::Keep) => {
                 printer.notice(&format!("{bytes} bytes of output are missing here"));
             }
+            ExecEvent::Denied(denied) if !matches!(sink, Sink::Keep) => {
+                for denial in denied {
+                    printer.notice(&denial.to_string());
+                }
+            }
             _ => {}
         }
         if matches!(sink, Sink::Keep) || !matches!(event, ExecEvent::Output { .. }) {

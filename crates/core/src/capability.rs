@@ -22,6 +22,8 @@ pub enum Capability {
     Control,
     /// The sandbox can be paused in memory and resumed.
     Pause,
+    /// What it may reach can be granted, changed while it runs, and read afterwards.
+    Network,
     /// Executions can run as root of the sandbox.
     Root,
     /// Code inside cannot reach the host: files, processes, network.
@@ -40,6 +42,7 @@ impl fmt::Display for Capability {
             Self::Files => "files",
             Self::Control => "control",
             Self::Pause => "pause",
+            Self::Network => "network",
             Self::Root => "root",
             Self::Isolation => "isolation",
             Self::Limits => "limits",

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::check_env;
-use crate::{Error, ErrorCode, ExecId, FilePath, Result};
+use crate::{Denial, Error, ErrorCode, ExecId, FilePath, Result};
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,7 +260,7 @@ impl Position {
         match event {
             ExecEvent::Output { stream, bytes } => *self.of(*stream) += bytes.len() as u64,
             ExecEvent::Gap { stream, bytes } => *self.of(*stream) += bytes,
-            ExecEvent::Started { .. } | ExecEvent::Finished { .. } => {}
+            ExecEvent::Started { .. } | ExecEvent::Denied(_) | ExecEvent::Finished { .. } => {}
         }
     }
 
@@ -336,6 +336,8 @@ pub enum ExecEvent {
         /// How many.
         bytes: u64,
     },
+    /// It was denied this on the network. Comes at most once, just before its end.
+    Denied(Vec<Denial>),
     /// It ended.
     Finished {
         /// How.
@@ -507,6 +509,8 @@ pub struct ExecResult {
     pub usage: Usage,
     /// Processes of the sandbox killed for want of memory meanwhile.
     pub oom_kills: Option<u64>,
+    /// What it was denied on the network.
+    pub denied: Vec<Denial>,
 }
 
 impl ExecResult {
@@ -521,6 +525,7 @@ impl ExecResult {
             duration: Duration::ZERO,
             usage: Usage::default(),
             oom_kills: None,
+            denied: Vec::new(),
         };
         events.into_iter().for_each(|event| result.apply(event));
         result
@@ -539,6 +544,7 @@ impl ExecResult {
             ExecEvent::Started { exec, start } => (self.exec, self.start) = (exec, start),
             ExecEvent::Output { stream, bytes } => self.output(stream).push(&bytes),
             ExecEvent::Gap { stream, bytes } => self.output(stream).push_gap(bytes),
+            ExecEvent::Denied(denied) => self.denied = denied,
             ExecEvent::Finished { termination, usage, duration, oom_kills } => {
                 self.termination = termination;
                 self.usage = usage;

@@ -9,6 +9,7 @@
 mod capability;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod egress;
 mod error;
 mod exec;
 mod file;
@@ -21,6 +22,7 @@ pub mod wall;
 pub mod wire;
 
 pub use capability::{Capabilities, Capability};
+pub use egress::{Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, Network, POLICY_FILE, Verdict};
 pub use error::{Error, ErrorCode, Result};
 pub use exec::{
     Command, Ending, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, Position, PtySize,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Capabilities, Capability, Ending, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo, ExecRequest,
-    ExecResult, FilePath, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
+    ExecResult, FilePath, Network, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
 };
 
 /// Bytes that arrive piece by piece; an error ends them.
@@ -124,6 +124,11 @@ pub trait Sandbox: Send + Sync {
     /// Life and resources ([`Capability::Control`]).
     fn control(&self) -> Result<&dyn Control> {
         Err(Error::unsupported(self.provider(), Capability::Control))
+    }
+
+    /// What it may reach and has reached ([`Capability::Network`]).
+    fn network(&self) -> Result<&dyn Network> {
+        Err(Error::unsupported(self.provider(), Capability::Network))
     }
 }
 

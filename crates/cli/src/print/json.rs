@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use belljar_core::{Error, ExecResult, Output, SandboxId, SandboxStats, Usage};
+use belljar_core::{Denial, Error, ExecResult, Output, SandboxId, SandboxStats, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,6 +28,7 @@ pub(crate) struct Execution<'a> {
     start_ms: f64,
     usage: Figures,
     oom_kills: Option<u64>,
+    denied: &'a [Denial],
     sandbox_id: &'a SandboxId,
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn stats(stats: &SandboxStats) -> Value {
 
 impl<'a> Execution<'a> {
     /// Describes a result; `launch` is the time it took to make the sandbox, where that was part of it.
-    pub(crate) fn new(result: &ExecResult, launch: Duration, sandbox_id: &'a SandboxId) -> Self {
+    pub(crate) fn new(result: &'a ExecResult, launch: Duration, sandbox_id: &'a SandboxId) -> Self {
         let (stdout, stdout_base64) = text(&result.stdout);
         let (stderr, stderr_base64) = text(&result.stderr);
         Self {
@@ -84,6 +85,7 @@ impl<'a> Execution<'a> {
             start_ms: milliseconds(launch + result.start),
             usage: Figures::from(result.usage),
             oom_kills: result.oom_kills,
+            denied: &result.denied,
             sandbox_id,
         }
     }
@@ -169,7 +171,7 @@ mod tests {
             "usage": {
                 "cpu_ms": 3, "peak_memory_bytes": null, "read_bytes": null, "write_bytes": null, "processes": null
             },
-            "oom_kills": 0, "sandbox_id": "bj-aaaaaaaaaaaaa",
+            "oom_kills": 0, "denied": [], "sandbox_id": "bj-aaaaaaaaaaaaa",
         });
         assert_eq!(object, expected);
     }

@@ -39,7 +39,7 @@ impl Had {
                 self.missing += bytes;
             }
             ExecEvent::Finished { termination, .. } => self.ended = Some(termination),
-            ExecEvent::Started { .. } => {}
+            ExecEvent::Started { .. } | ExecEvent::Denied(_) => {}
         }
     }
 

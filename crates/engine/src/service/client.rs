@@ -336,6 +336,7 @@ impl Reading {
                 ExecEvent::Started { exec, start: Duration::from_micros(start_us) }
             }
             Incoming::Answer(Answer::Gap { stream, bytes }) => ExecEvent::Gap { stream, bytes },
+            Incoming::Answer(Answer::Denied(denied)) => ExecEvent::Denied(denied),
             Incoming::Answer(answer) => {
                 let Ending { termination, usage, duration, oom_kills } =
                     expect!(answer, Answer::Finished(ending) => ending)?;

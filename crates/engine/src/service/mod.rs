@@ -9,8 +9,8 @@ mod server;
 use std::time::Duration;
 
 use belljar_core::{
-    Capabilities, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Position, ProviderName,
-    PtySize, SandboxId, SandboxInfo, SandboxState, SandboxStats, Stream, UserName, WatchEvent,
+    Capabilities, Denial, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Position,
+    ProviderName, PtySize, SandboxId, SandboxInfo, SandboxState, SandboxStats, Stream, UserName, WatchEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +127,7 @@ enum Answer {
         stream: Stream,
         bytes: u64,
     },
+    Denied(Vec<Denial>),
     Finished(Ending),
     /// A count.
     Count(u64),

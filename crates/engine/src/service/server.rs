@@ -462,6 +462,7 @@ async fn tell(handle: &dyn ExecHandle, sender: &mut FrameSender) -> Result<Answe
                 continue;
             }
             ExecEvent::Gap { stream, bytes } => Answer::Gap { stream, bytes },
+            ExecEvent::Denied(denied) => Answer::Denied(denied),
             ExecEvent::Finished { termination, usage, duration, oom_kills } => {
                 return Ok(Answer::Finished(Ending { termination, usage, duration, oom_kills }));
             }

@@ -258,6 +258,7 @@ impl Sandbox for FakeSandbox {
             duration: began.elapsed(),
             usage: Usage::default(),
             oom_kills: None,
+            denied: Vec::new(),
         })
     }
 
