@@ -154,6 +154,7 @@ mod tests {
             duration: Duration::from_millis(20),
             usage: Usage { cpu_us: Some(2001), ..Usage::default() },
             oom_kills: Some(0),
+            denied: Vec::new(),
         }
     }
 
