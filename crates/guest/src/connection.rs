@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_core::wire::{Decoder, Event, Frame, HEADER_BYTES, MAX_CONTROL, MAX_DATA};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::end::End;
@@ -49,6 +50,19 @@ impl Connection {
     /// Queues an event.
     pub(crate) fn event(&mut self, id: u32, event: &Event) {
         self.queue(&Frame::control(id, event));
+    }
+
+    /// Sends an event, with all that waits before it. Waits for a peer that is slow to take it, but not for one that stands
+    /// still: then it stays queued. What goes wrong shows at the next flush.
+    pub(crate) fn event_now(&mut self, id: u32, event: &Event) {
+        const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+        self.event(id, event);
+        while self.flush().is_ok() && self.is_waiting() {
+            let taken = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE));
+            if !matches!(taken, Ok(1..) | Err(Errno::INTR)) {
+                return;
+            }
+        }
     }
 
     /// Queues a piece of data; an empty one ends the stream. The caller has the credit for it.

@@ -67,9 +67,15 @@ fn deadline(arrived_us: u64, request: &Spawn) -> u64 {
 
 impl Execution {
     /// Forks a child for this request; what went wrong before that is the peer's to know.
-    pub(crate) fn begin(id: u32, request: &Spawn, arrived_us: u64, setup: &Setup) -> Result<Self, Error> {
+    pub(crate) fn begin(
+        id: u32,
+        request: &Spawn,
+        arrived_us: u64,
+        setup: &Setup,
+        connection: &mut Connection,
+    ) -> Result<Self, Error> {
         let Launched { names, group, input, outlets, terminal, report, status } =
-            spawn::launch(id, request, setup)?;
+            spawn::launch(id, request, setup, connection)?;
         Ok(Self {
             id,
             arrived_us,

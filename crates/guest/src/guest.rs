@@ -350,9 +350,9 @@ impl Guest {
             Request::Resume => self.resume(),
             Request::Spawn(spawn) => {
                 let arrived_us = clock::now_us();
-                let setup = &self.setup;
-                let begin = || Execution::begin(id, &spawn, arrived_us, setup);
-                let begun = self.room_for(id)?.and_then(|()| begin());
+                let room = self.room_for(id)?;
+                let (setup, connection) = (&self.setup, &mut self.connection);
+                let begun = room.and_then(|()| Execution::begin(id, &spawn, arrived_us, setup, connection));
                 self.begin(id, begun.map(|it| Conversation::Execution(Box::new(it))));
             }
             Request::File(request) => {

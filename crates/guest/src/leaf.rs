@@ -59,6 +59,11 @@ impl Leaf {
         self.places.iter().find(|place| place.v2).map(|place| place.directory.as_fd())
     }
 
+    /// The number by which the kernel knows the one of version two.
+    pub(crate) fn number(&self) -> Result<Option<u64>, Errno> {
+        self.birthplace().map(|directory| Ok(rustix::fs::fstat(directory)?.st_ino)).transpose()
+    }
+
     /// The processes in it, by their numbers in the guest's own namespace.
     pub(crate) fn members(&self) -> Vec<i32> {
         let place = self.places.iter().find(|place| place.v2).or(self.places.first());

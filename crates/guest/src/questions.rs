@@ -83,7 +83,10 @@ impl Questions {
             word: given.word,
             sockets: Sockets::open(),
             netlink_sockets: given.netlink_sockets.into(),
-            listeners: most(Wall::ListenerCount, most_listeners(given.unaccepted)),
+            listeners: most(
+                Wall::ListenerCount,
+                most_listeners(given.unaccepted) + u64::from(given.foreign_listeners),
+            ),
             datagram_sockets: most(Wall::DatagramCount, given.datagram_sockets.into()),
             stream_sockets: most(Wall::StreamCount, given.stream_sockets.into()),
             underway: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use belljar_core::wire::{Account, Spawn, stream};
+use belljar_core::wire::{Account, Event, Spawn, stream};
 use belljar_core::{Command, Error, ErrorCode, Stdin, UserName, Wall};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -12,6 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::account::Identity;
 use crate::birth;
 use crate::child::{self, Plan, Pointers, SCRIPT_SHELL};
+use crate::connection::Connection;
 use crate::flow::{Inlet, Outlet};
 use crate::group::Group;
 use crate::keeper;
@@ -82,7 +83,12 @@ impl Names {
 }
 
 /// Starts a child for this request.
-pub(crate) fn launch(id: u32, request: &Spawn, setup: &Setup) -> Result<Launched, Error> {
+pub(crate) fn launch(
+    id: u32,
+    request: &Spawn,
+    setup: &Setup,
+    connection: &mut Connection,
+) -> Result<Launched, Error> {
     let account = setup.account(request.user)?;
     let argv = arguments(&request.command, &setup.shell);
     let program = argv.first().filter(|word| !word.is_empty()).cloned();
@@ -125,6 +131,11 @@ pub(crate) fn launch(id: u32, request: &Spawn, setup: &Setup) -> Result<Launched
         doors: doors.iter().chain(&setup.joins).map(AsRawFd::as_raw_fd).collect(),
         report: report_child.as_raw_fd(),
     };
+    if let Some(cgroup) = leaf.as_ref().map(Leaf::number).transpose().map_err(failed(Step::Cgroup))?.flatten()
+    {
+        // Whoever sees a packet of the child's can find out whose it is.
+        connection.event_now(id, &Event::Leaf { cgroup });
+    }
     let birthplace = leaf.as_ref().and_then(Leaf::birthplace);
     let forked = fork(&plan, birthplace, status.as_ref().map(|(_, writer)| writer.as_raw_fd()));
     let group = match (leaf, forked) {

@@ -93,6 +93,14 @@ pub enum Request {
     Kill,
     /// Only waits for that; `Done` once every process is dead.
     AwaitEnd,
+    /// `Doorway`, with the sockets at which the sandbox's traffic arrives. For the door, which is no engine: whatever
+    /// epoch comes with it is passed over.
+    Doorway,
+    /// `Whose`. For the door as well.
+    Whose {
+        /// The mark of a packet or connection.
+        mark: u32,
+    },
 }
 
 /// What a monitor answers.
@@ -137,6 +145,10 @@ pub enum Answer {
         /// What it uses.
         stats: SandboxStats,
     },
+    /// Two sockets of each family come along: for connections, and for questions about names.
+    Doorway,
+    /// The execution whose packets have this mark, if one is known.
+    Whose(Option<ExecId>),
     /// It is done.
     Done,
     /// It could not be done.

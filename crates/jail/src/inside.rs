@@ -18,6 +18,7 @@ use rustix::mount::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use crate::doorway;
 use crate::landlock::{self, Reach};
 use crate::mounts::{self, Ownership};
 use crate::namespaces::{self, become_root, check, loopback_up};
@@ -109,6 +110,8 @@ pub enum Step {
     Pivot,
     /// Bounding the connections that wait to be accepted.
     Backlog,
+    /// Having connections keep the mark of their execution.
+    Marks,
     /// Hiding what `/proc` says about the host.
     Masks,
     /// Forbidding further namespaces.
@@ -117,6 +120,8 @@ pub enum Step {
     HostName,
     /// Bringing up loopback.
     Loopback,
+    /// Making the way to the door.
+    Doorway,
     /// Making Landlock rules.
     LandlockRules,
     /// Leaving the launcher's session.
@@ -136,7 +141,7 @@ pub enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 23] = [
         Self::Cgroups,
         Self::Released,
         Self::Identity,
@@ -146,10 +151,12 @@ impl Step {
         Self::Terminals,
         Self::Pivot,
         Self::Backlog,
+        Self::Marks,
         Self::Masks,
         Self::NestedNamespaces,
         Self::HostName,
         Self::Loopback,
+        Self::Doorway,
         Self::LandlockRules,
         Self::Session,
         Self::Descriptors,
@@ -172,10 +179,12 @@ impl Step {
             Self::Terminals => "cannot mount terminals (devpts)",
             Self::Pivot => "cannot change the root (pivot_root)",
             Self::Backlog => "cannot bound the connections that wait to be accepted (net.core.somaxconn)",
+            Self::Marks => "cannot have connections tell whose they are (net.ipv4.tcp_fwmark_accept)",
             Self::Masks => "cannot mask parts of /proc",
             Self::NestedNamespaces => "cannot forbid nested namespaces",
             Self::HostName => "cannot set the host name",
             Self::Loopback => "cannot bring up the loopback interface",
+            Self::Doorway => "cannot make the way to the door",
             Self::LandlockRules => "cannot make Landlock rules",
             Self::Session => "cannot leave the session",
             Self::Descriptors => "cannot arrange file descriptors",
@@ -223,6 +232,8 @@ pub struct Inside<'a> {
     pub cgroup_onward: Option<&'a File>,
     /// Directories of its cgroups.
     pub cgroups: &'a [BorrowedFd<'a>],
+    /// How deep the version-two cgroup of an execution is, where each has one.
+    pub leaf_level: Option<u32>,
     /// The compiled filter.
     pub seccomp: &'a Program,
 }
@@ -253,6 +264,12 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     for mut tasks in inside.cgroup_tasks {
         tasks.write_all(b"0").at(Step::Cgroups)?;
     }
+    // What needs neither ids nor files is done while the parent sees to those.
+    if inside.plan.doorway {
+        // Its rules count cgroups from the root of the cgroup namespace in which they are made, so that must be the host's.
+        own_network(inside)?;
+        make_doorway(inside, &release)?;
+    }
     if let Some(mut onward) = inside.cgroup_onward {
         if Wall::CgroupNamespace.stands() {
             // SAFETY: plain system call; the process is single-threaded.
@@ -262,13 +279,8 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
         // The parent waits for this to set limits.
         rustix::io::write(&release, &[0]).at(Step::Cgroups)?;
     }
-    // What needs neither ids nor files is done while the parent sees to those.
-    namespaces::enter_namespaces().at(Step::Namespaces)?;
-    if Wall::UtsNamespace.stands() {
-        rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
-    }
-    if Wall::NetNamespace.stands() {
-        loopback_up().at(Step::Loopback)?;
+    if !inside.plan.doorway {
+        own_network(inside)?;
     }
     // SAFETY: plain system call; not a group leader yet, being freshly forked.
     check(unsafe { libc::setsid() }).at(Step::Session)?;
@@ -300,10 +312,35 @@ fn become_guest(inside: &Inside<'_>, release: OwnedFd) -> Result<std::convert::I
     }
     bound_socket_buffers();
     bound_backlogs().at(Step::Backlog)?;
+    if inside.plan.doorway && inside.leaf_level.is_some() {
+        fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").at(Step::Marks)?;
+    }
     // Nobody inside may read it, but the guest.
     let locks = File::open("/proc/locks").at(Step::Masks)?;
     mask_proc().at(Step::Masks)?;
     walls(inside, locks.into())
+}
+
+/// Enters the namespaces that need no ids, and gives them what every sandbox has there.
+fn own_network(inside: &Inside<'_>) -> Result<(), Failure> {
+    namespaces::enter_namespaces().at(Step::Namespaces)?;
+    if Wall::UtsNamespace.stands() {
+        rustix::system::sethostname(inside.plan.id.as_str().as_bytes()).at(Step::HostName)?;
+    }
+    if Wall::NetNamespace.stands() {
+        loopback_up().at(Step::Loopback)?;
+    }
+    Ok(())
+}
+
+/// Makes the way to the door, and gives the parent its sockets, of which none stays here.
+fn make_doorway(inside: &Inside<'_>, parent: &OwnedFd) -> Result<(), Failure> {
+    if !Wall::NetNamespace.stands() {
+        // It would be the host's network in which it is made.
+        return Err(io::Error::other("the sandbox has no network of its own")).at(Step::Doorway);
+    }
+    let doorway = doorway::open(inside.leaf_level).at(Step::Doorway)?;
+    doorway::pass(parent, &[0], &doorway).at(Step::Doorway).map(drop)
 }
 
 /// The namespaces that the child enters by itself.

@@ -33,6 +33,9 @@ pub struct Plan {
     pub ttl: Duration,
     /// The guest program.
     pub guest: PathBuf,
+    /// Whether its network leads to the door; otherwise it leads nowhere.
+    #[serde(default)]
+    pub doorway: bool,
 }
 
 /// What the creator writes to the launcher's standard input once it knows of the sandbox, so that it lives on by

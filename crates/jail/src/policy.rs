@@ -549,6 +549,15 @@ pub const MONITOR_CHECKED: &[Checked] = &[
     },
     Checked { call: ("SYS_mmap", libc::SYS_mmap), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
     Checked { call: ("SYS_mprotect", libc::SYS_mprotect), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+    Checked {
+        call: ("SYS_sendmsg", libc::SYS_sendmsg),
+        clauses: &[clause(
+            "an answer with the sockets of its network, to the door; without waiting",
+            &[is(2, &[(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u32])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
 ];
 
 const F_GETFD: u32 = libc::F_GETFD as u32;

@@ -90,6 +90,9 @@ pub struct Questions {
     pub datagram_sockets: u32,
     /// The most TCP sockets at a time, those included that are closed and not gone.
     pub stream_sockets: u32,
+    /// Sockets that listen in the sandbox's network and are held outside, which do not count as its own.
+    #[serde(default)]
+    pub foreign_listeners: u32,
 }
 
 /// A directory under which executions get their own cgroups.
@@ -126,7 +129,8 @@ pub struct Account {
 pub enum Request {
     /// Conversation 0 only, once, first.
     Init(Box<Init>),
-    /// Begins an execution: [`Event::Started`] or [`Event::Failed`], data, then [`Event::Exited`].
+    /// Begins an execution: [`Event::Leaf`] where it has one, [`Event::Started`] or [`Event::Failed`], data, then
+    /// [`Event::Exited`].
     Spawn(Spawn),
     /// Sends a signal, 1 to 64, to every process of this execution.
     Signal {
@@ -260,6 +264,11 @@ pub enum Event {
     Paused {
         /// Of the request.
         serial: u32,
+    },
+    /// The execution has a version-two cgroup of its own. Said, and sent, before any process is in it.
+    Leaf {
+        /// Its number in the kernel.
+        cgroup: u64,
     },
     /// The program runs its first instruction.
     Started {

@@ -290,6 +290,14 @@ impl Group {
         split.map(|tree| Ok(LeafDir { fd: open(&tree.executions())?, v2: tree.is_v2() })).collect()
     }
 
+    /// How deep below the root of the version-two hierarchy the group of an execution is, if there is such a hierarchy.
+    pub fn leaf_level(&self) -> Option<u32> {
+        let tree = self.trees.iter().find(|tree| tree.is_v2())?;
+        let below = tree.executions();
+        let below = below.strip_prefix(&tree.hierarchy().mount).ok()?;
+        Some(below.components().count() as u32 + 1)
+    }
+
     /// Opens the counters of `box`.
     pub fn probe(&self) -> Result<Probe, CgroupError> {
         let mut meters = probe::Meters::default();

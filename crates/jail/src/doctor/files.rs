@@ -182,6 +182,7 @@ fn plan(memory: ByteSize, disk: u64) -> Result<Plan, String> {
         shell: String::new(),
         ttl: Duration::ZERO,
         guest: Default::default(),
+        doorway: false,
     })
 }
 

@@ -7,11 +7,26 @@ use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
 use super::USER_ID;
+use crate::doorway;
 use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, locks_fd, questions_fd};
 use crate::landlock;
 use crate::monitor::guest_deadline;
 use crate::plan::Plan;
 use crate::policy;
+
+/// Sockets in the sandbox's network that are the door's, and leave those inside as many as they would have without it.
+struct DoorSockets {
+    /// What it has taken in, at most.
+    connections: u32,
+    /// Of each family one.
+    listeners: u32,
+    /// Of each family one.
+    dns_sockets: u32,
+}
+
+const DOORWAY: DoorSockets =
+    DoorSockets { connections: doorway::MAX_CONNECTIONS, listeners: 2, dns_sockets: 2 };
+const NO_DOORWAY: DoorSockets = DoorSockets { connections: 0, listeners: 0, dns_sockets: 0 };
 
 /// The first message to the guest. `leaves` says of each directory for leaves whether it is of version two; `joins`
 /// directories follow them. `word` is what the filter knows the guest by.
@@ -24,6 +39,7 @@ pub(super) fn init(
     word: u64,
 ) -> wire::Init {
     let landlock = landlock::abi() >= 1;
+    let doorway = if plan.doorway { DOORWAY } else { NO_DOORWAY };
     let memory = plan.limits.memory.0;
     let leaf_dirs: Vec<wire::LeafDir> = leaves
         .into_iter()
@@ -61,8 +77,9 @@ pub(super) fn init(
             word,
             netlink_sockets: if Wall::NetlinkCount.stands() { netlink_sockets(memory) } else { u32::MAX },
             unaccepted: memory / 8,
-            datagram_sockets: datagram_sockets(memory),
-            stream_sockets: stream_sockets(memory),
+            datagram_sockets: datagram_sockets(memory) + doorway.dns_sockets,
+            stream_sockets: stream_sockets(memory) + doorway.connections + doorway.listeners,
+            foreign_listeners: doorway.listeners,
         }),
         locks_fd: Wall::LockCount.stands().then(|| locks_fd(cgroups)),
     }

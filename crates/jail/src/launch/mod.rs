@@ -28,6 +28,7 @@ use self::running::Running;
 use crate::cgroup::{self, CgroupError, Group, Layout, Probe};
 use crate::clock::boottime;
 use crate::control::{LOCK_FILE, SPOOL_DIR};
+use crate::doorway::{self, Doorway};
 use crate::inside::{self, Failure, Inside};
 use crate::landlock;
 use crate::log::note;
@@ -163,6 +164,14 @@ impl Places {
     }
 }
 
+/// What the monitor alone holds of a sandbox.
+struct Held {
+    probe: Option<Probe>,
+    disk: Option<OwnedFd>,
+    doorway: Option<Doorway>,
+    launcher: OwnedFd,
+}
+
 /// What only root of the host can give. It is taken down when this is dropped, which forked processes never do.
 struct Privileged {
     slot: Slot,
@@ -232,12 +241,13 @@ impl Launch {
         let word = random_word()?;
         let program = FILTER.get_or_init(|| seccomp::compile(Profile::default())).with_word(word);
         let (mut join_dirs, mut leaf_dirs) = (Vec::new(), Vec::new());
-        let mut entrance = None;
+        let (mut entrance, mut leaf_level) = (None, None);
         if let Some(Privileged { slot, group }) = &self.privileged {
             group.delegate(slot.root_id(), slot.root_id())?;
             entrance = Some(group.entrance()?);
             join_dirs = group.join_dirs()?;
             leaf_dirs = group.leaf_dirs()?;
+            leaf_level = group.leaf_level();
         }
         let cgroups: Vec<BorrowedFd<'_>> =
             leaf_dirs.iter().map(|leaf| leaf.fd.as_fd()).chain(join_dirs.iter().map(AsFd::as_fd)).collect();
@@ -266,6 +276,7 @@ impl Launch {
                     cgroup_tasks: entrance.as_ref().map_or(&[], |entrance| &entrance.tasks),
                     cgroup_onward: entrance.as_ref().and_then(|entrance| entrance.onward.as_ref()),
                     cgroups: &cgroups,
+                    leaf_level,
                     seccomp: &program,
                 };
                 inside::enter(&inside, release_read, report_write)
@@ -279,6 +290,8 @@ impl Launch {
         drop((release_read, report_write, guest_end, guest, entrance, join_dirs, leaf_dirs));
         let child = Child { pid, pidfd, kept: false };
         let tree = self.furnish(pid)?;
+        let doorway =
+            if self.plan.doorway { Some(await_doorway(&release_write, &report_read)?) } else { None };
         if let Some(Privileged { group, .. }) = &self.privileged {
             if goes_on {
                 await_entry(&release_write, &report_read)?;
@@ -300,7 +313,8 @@ impl Launch {
         let (heard, word) = pipe_with(PipeFlags::CLOEXEC).map_err(channel("a pipe"))?;
         let not_its_own = [report_read.as_raw_fd(), word.as_raw_fd()];
         let disk = tree.map(|tree| tree.disk);
-        let monitor = self.fork_monitor(&places, &child, probe, disk, heard, &not_its_own)?;
+        let held = Held { probe, disk, doorway, launcher: heard };
+        let monitor = self.fork_monitor(&places, &child, held, &not_its_own)?;
         let built = Built {
             slot: slot.map(Slot::number),
             monitor: ProcessMark::of(monitor.pid),
@@ -357,9 +371,7 @@ impl Launch {
         &self,
         places: &Places,
         guest: &Child,
-        probe: Option<Probe>,
-        disk: Option<OwnedFd>,
-        launcher: OwnedFd,
+        held: Held,
         not_its_own: &[RawFd],
     ) -> Result<Child, LaunchError> {
         let desk = self.privileged.as_ref().map(|privileged| privileged.group.monitors_desk()).transpose()?;
@@ -375,7 +387,7 @@ impl Launch {
                 let entered =
                     desk.iter().flat_map(|desk| &desk.tasks).try_for_each(|mut file| file.write_all(b"0"));
                 drop(desk);
-                let served = entered.and_then(|()| self.monitor(places, guest, probe, disk, launcher));
+                let served = entered.and_then(|()| self.monitor(places, guest, held));
                 let status = match served {
                     Ok(_) => 0,
                     Err(error) => {
@@ -390,14 +402,8 @@ impl Launch {
     }
 
     /// In the monitor's process: gives up everything and serves.
-    fn monitor(
-        &self,
-        places: &Places,
-        guest: &Child,
-        probe: Option<Probe>,
-        disk: Option<OwnedFd>,
-        launcher: OwnedFd,
-    ) -> io::Result<SandboxState> {
+    fn monitor(&self, places: &Places, guest: &Child, held: Held) -> io::Result<SandboxState> {
+        let Held { probe, disk, doorway, launcher } = held;
         let guest_process = guest.pidfd.try_clone()?;
         let switch = |privileged: &Privileged| privileged.group.freezer_switch();
         let freezer = self.privileged.as_ref().map(switch).transpose().map_err(io::Error::other)?.flatten();
@@ -412,6 +418,7 @@ impl Launch {
             can_pause: self.privileged.is_some(),
             freezer,
             disk,
+            doorway,
             spool: places.spool.try_clone()?,
             keeps: self.plan.limits.disk.0.max(LEAST_KEPT),
             peer_uid: rustix::process::geteuid().as_raw(),
@@ -442,17 +449,36 @@ fn hold(lock: &File) -> rustix::io::Result<()> {
 
 /// Waits until the child is where no limit will be set; if it fails on the way, it says so on `report`.
 fn await_entry(child: &OwnedFd, report: &OwnedFd) -> Result<(), LaunchError> {
-    let channel = |source| LaunchError::Channel { what: "a socket", source };
     match rustix::io::read(child, &mut [0; 1]) {
         Ok(1..) => Ok(()),
-        Ok(_) => {
-            let mut said = [0; 4096];
-            let count = rustix::io::read(report, &mut said).map_err(|error| channel(error.into()))?;
-            let failure = Failure::parse(&said[..count]).map(LaunchError::Inside);
-            Err(failure.unwrap_or_else(|| channel(io::ErrorKind::UnexpectedEof.into())))
-        }
-        Err(error) => Err(channel(error.into())),
+        Ok(_) => Err(why_it_ended(report)),
+        Err(error) => Err(unheard(error.into())),
     }
+}
+
+/// Waits for the sockets that the child makes; if it fails on the way, it says so on `report`.
+fn await_doorway(child: &OwnedFd, report: &OwnedFd) -> Result<Doorway, LaunchError> {
+    let (count, descriptors) = doorway::take(child, &mut [0]).map_err(unheard)?;
+    if count == 0 {
+        return Err(why_it_ended(report));
+    }
+    let incomplete = || unheard(io::Error::new(io::ErrorKind::InvalidData, "sockets are missing"));
+    Doorway::from_descriptors(descriptors).ok_or_else(incomplete)
+}
+
+/// What a child that is gone said last.
+fn why_it_ended(report: &OwnedFd) -> LaunchError {
+    let mut said = [0; 4096];
+    let count = match rustix::io::read(report, &mut said) {
+        Ok(count) => count,
+        Err(error) => return unheard(error.into()),
+    };
+    let failure = Failure::parse(&said[..count]).map(LaunchError::Inside);
+    failure.unwrap_or_else(|| unheard(io::ErrorKind::UnexpectedEof.into()))
+}
+
+fn unheard(source: io::Error) -> LaunchError {
+    LaunchError::Channel { what: "a socket", source }
 }
 
 fn limits(plan: &Plan) -> cgroup::Limits {

@@ -37,6 +37,8 @@ pub(super) struct Execution {
     pub(super) oom_baseline: Option<u64>,
     /// Whether the sandbox's memory peak was set back when it began.
     pub(super) peak_is_ours: bool,
+    /// Whether the guest has said which packets are its.
+    pub(super) is_marked: bool,
 }
 
 impl Execution {

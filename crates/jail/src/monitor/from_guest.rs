@@ -50,6 +50,7 @@ impl Service {
                 execution.input.send(frame.id, &mut self.guest);
             }
             FrameKind::Control => match frame.message() {
+                Ok(Event::Leaf { cgroup }) => self.on_leaf(ExecId(frame.id), cgroup),
                 Ok(Event::Started { start_us, .. }) => {
                     execution.start_us = Some(start_us);
                     // Before any of its output, whoever takes that.

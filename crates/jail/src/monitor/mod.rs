@@ -3,6 +3,7 @@
 
 mod client;
 mod confine;
+mod doorway;
 mod execution;
 mod farewell;
 mod from_client;
@@ -30,12 +31,14 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use self::client::{Client, Role};
+use self::doorway::Marks;
 use self::execution::Execution;
 use self::link::Link;
 use self::meters::Meters;
 use self::pause::Pause;
 use crate::cgroup::{Freezer, Probe};
 use crate::control::{Answer, CONVERSATION};
+use crate::doorway::Doorway;
 
 /// A client's answers wait here at most; then its spool is not read further until it takes some.
 const CLIENT_BUFFER: usize = 128 * 1024;
@@ -88,6 +91,8 @@ pub struct Monitor {
     pub freezer: Option<Freezer>,
     /// The file system of its own layer, if it can be asked.
     pub disk: Option<OwnedFd>,
+    /// The sockets at which its traffic arrives, if any may.
+    pub doorway: Option<Doorway>,
     /// The directory for spools.
     pub spool: OwnedFd,
     /// The most bytes that all spools may have together.
@@ -119,6 +124,8 @@ struct Service {
     executions: BTreeMap<u32, Execution>,
     /// The keys of executions that are forgotten otherwise, the oldest first.
     old_keys: VecDeque<(String, ExecId)>,
+    /// Which packets are whose.
+    marks: Marks,
     /// The highest that anyone came with.
     epoch: u64,
     next_client: u64,
@@ -143,6 +150,7 @@ impl Service {
             clients: BTreeMap::new(),
             executions: BTreeMap::new(),
             old_keys: VecDeque::new(),
+            marks: Marks::default(),
             epoch: 0,
             next_client: 0,
             next_exec: 1,

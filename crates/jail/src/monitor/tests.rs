@@ -42,6 +42,7 @@ impl Desk {
             can_pause: true,
             freezer: None,
             disk: None,
+            doorway: None,
             spool: OwnedFd::from(std::fs::File::open(directory.path()).unwrap()),
             keeps: KEEPS,
             peer_uid: rustix::process::geteuid().as_raw(),
