@@ -28,12 +28,12 @@ pub(super) struct Sender(FrameSender);
 
 /// The way to a sandbox's monitor, and the engine in whose name one comes, if any.
 #[derive(Clone, Debug)]
-pub(super) struct Door {
+pub(super) struct Way {
     pub(super) state_dir: PathBuf,
     pub(super) epoch: Option<u64>,
 }
 
-impl Door {
+impl Way {
     /// Connects and asks.
     pub(super) async fn open(&self, request: Request) -> Result<(Sender, Receiver)> {
         let Self { state_dir, epoch } = self;

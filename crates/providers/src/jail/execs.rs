@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::Mutex;
 
 use super::afterwards;
-use super::connection::{self, Door, Incoming, Receiver, Sender};
+use super::connection::{self, Way, Incoming, Receiver, Sender};
 
 /// How long a monitor may say nothing after a command's time is over.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -21,16 +21,16 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The commands of one sandbox.
 #[derive(Debug)]
 pub(super) struct JailExecs {
-    pub(super) door: Door,
+    pub(super) way: Way,
 }
 
 /// Runs a command to its end; dropping the future kills it.
-pub(super) async fn execute(door: &Door, mut request: ExecRequest) -> Result<ExecResult> {
+pub(super) async fn execute(way: &Way, mut request: ExecRequest) -> Result<ExecResult> {
     // Nobody can send input here, and a command that waited for it would wait in vain.
     request.stdin = Stdin::Empty;
     let timeout = request.timeout;
     let request = Request::Exec { request: Box::new(request), kill_on_close: true };
-    let handle = follow(door, request, Some(timeout)).await?;
+    let handle = follow(way, request, Some(timeout)).await?;
     let mut events = Vec::new();
     while let Some(event) = handle.next().await? {
         events.push(event);
@@ -39,21 +39,21 @@ pub(super) async fn execute(door: &Door, mut request: ExecRequest) -> Result<Exe
 }
 
 /// Follows a command from its start, or says why it could not be started or found.
-async fn follow(door: &Door, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
-    let (sender, receiver) = door.open(request).await?;
+async fn follow(way: &Way, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
+    let (sender, receiver) = way.open(request).await?;
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut following = Following { receiver, first: None, finished: false, deadline, door: door.clone() };
+    let mut following = Following { receiver, first: None, finished: false, deadline, way: way.clone() };
     following.first = following.next().await?;
     Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
 }
 
 impl JailExecs {
     async fn steer(&self, request: Request) -> Result<()> {
-        self.door.ask(request).await.map(drop)
+        self.way.ask(request).await.map(drop)
     }
 
     async fn wait_for(&self, exec: ExecId) -> Result<Ending> {
-        let (_sender, mut receiver) = self.door.open(Request::Wait { exec }).await?;
+        let (_sender, mut receiver) = self.way.open(Request::Wait { exec }).await?;
         match receiver.next().await?.ok_or_else(connection::lost)? {
             Incoming::Answer(Answer::Finished { termination, usage, duration_us, oom_kills }) => {
                 Ok(Ending { termination, usage, duration: Duration::from_micros(duration_us), oom_kills })
@@ -71,13 +71,13 @@ impl Execs for JailExecs {
         request.check()?;
         let timeout = request.timeout;
         let request = Request::Exec { request: Box::new(request), kill_on_close: false };
-        Ok(Box::new(follow(&self.door, request, Some(timeout)).await?))
+        Ok(Box::new(follow(&self.way, request, Some(timeout)).await?))
     }
 
     async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
-        match follow(&self.door, Request::Attach { exec, from }, None).await {
+        match follow(&self.way, Request::Attach { exec, from }, None).await {
             Err(error) if error.code == ErrorCode::SandboxGone => {
-                afterwards::attach(&self.door.state_dir, exec, from).await
+                afterwards::attach(&self.way.state_dir, exec, from).await
             }
             followed => Ok(Box::new(followed?)),
         }
@@ -86,18 +86,18 @@ impl Execs for JailExecs {
     async fn wait(&self, exec: ExecId) -> Result<Ending> {
         match self.wait_for(exec).await {
             Err(error) if error.code == ErrorCode::SandboxGone => {
-                afterwards::wait(&self.door.state_dir, exec).await
+                afterwards::wait(&self.way.state_dir, exec).await
             }
             ending => ending,
         }
     }
 
     async fn list(&self) -> Result<Vec<ExecInfo>> {
-        match self.door.ask(Request::Executions).await {
+        match self.way.ask(Request::Executions).await {
             Ok(Answer::Executions(list)) => Ok(list),
             Ok(other) => Err(unexpected(&other)),
             Err(error) if error.code == ErrorCode::SandboxGone => {
-                afterwards::list(&self.door.state_dir).await
+                afterwards::list(&self.way.state_dir).await
             }
             Err(error) => Err(error),
         }
@@ -132,7 +132,7 @@ struct Following {
     finished: bool,
     /// When the command must have ended, if anybody still watches over it.
     deadline: Option<Instant>,
-    door: Door,
+    way: Way,
 }
 
 impl Following {
@@ -161,7 +161,7 @@ impl Following {
                 return incoming;
             }
             // The time may stand still because the sandbox is paused, or have done so; then whoever keeps it answers.
-            self.door.ask(Request::Status).await?;
+            self.way.ask(Request::Status).await?;
             silence = SILENCE;
         }
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
 
-use super::connection::{self, Door, Incoming, Receiver, Sender};
+use super::connection::{self, Way, Incoming, Receiver, Sender};
 use super::execs::unexpected;
 
 /// How many entries a listing may have before it is refused, so that what is inside cannot fill our memory.
@@ -26,22 +26,22 @@ fn entry_bytes(entry: &Entry) -> usize {
 /// The files of one sandbox.
 #[derive(Debug)]
 pub(super) struct JailFiles {
-    pub(super) door: Door,
+    pub(super) way: Way,
 }
 
 /// Writes a file from a stream of bytes.
-pub(super) async fn upload(door: &Door, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
+pub(super) async fn upload(way: &Way, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
     let operation = FileOperation::Write { path: path.clone(), mode: 0o644 };
-    send(door, user, operation, content).await
+    send(way, user, operation, content).await
 }
 
 /// Reads a file as a stream of bytes.
-pub(super) async fn download(door: &Door, path: &FilePath, user: UserName) -> Result<ByteStream> {
-    receive(door, user, FileOperation::Read { path: path.clone() }).await
+pub(super) async fn download(way: &Way, path: &FilePath, user: UserName) -> Result<ByteStream> {
+    receive(way, user, FileOperation::Read { path: path.clone() }).await
 }
 
-async fn begin(door: &Door, user: UserName, operation: FileOperation) -> Result<(Sender, Receiver)> {
-    door.open(Request::File(FileRequest { user, operation })).await
+async fn begin(way: &Way, user: UserName, operation: FileOperation) -> Result<(Sender, Receiver)> {
+    way.open(Request::File(FileRequest { user, operation })).await
 }
 
 async fn next_event(receiver: &mut Receiver) -> Result<Event> {
@@ -61,8 +61,8 @@ enum Stopped {
 }
 
 /// Feeds an operation and waits for its end, which may come before all was fed.
-async fn send(door: &Door, user: UserName, operation: FileOperation, mut content: ByteStream) -> Result<u64> {
-    let (mut sender, mut receiver) = begin(door, user, operation).await?;
+async fn send(way: &Way, user: UserName, operation: FileOperation, mut content: ByteStream) -> Result<u64> {
+    let (mut sender, mut receiver) = begin(way, user, operation).await?;
     let mut sent = 0;
     let feed = async {
         while let Some(piece) = content.next().await {
@@ -88,8 +88,8 @@ async fn send(door: &Door, user: UserName, operation: FileOperation, mut content
 }
 
 /// The bytes an operation sends. An error that comes first is told at once, a later one ends the stream.
-async fn receive(door: &Door, user: UserName, operation: FileOperation) -> Result<ByteStream> {
-    let (sender, mut receiver) = begin(door, user, operation).await?;
+async fn receive(way: &Way, user: UserName, operation: FileOperation) -> Result<ByteStream> {
+    let (sender, mut receiver) = begin(way, user, operation).await?;
     let first = next_piece(&mut receiver).await?;
     let rest = stream::unfold(Some((sender, receiver)), |state| async {
         let (sender, mut receiver) = state?;
@@ -122,7 +122,7 @@ async fn next_piece(receiver: &mut Receiver) -> Result<Option<Bytes>> {
 
 impl JailFiles {
     async fn simple(&self, user: UserName, operation: FileOperation) -> Result<Event> {
-        let (_sender, mut receiver) = begin(&self.door, user, operation).await?;
+        let (_sender, mut receiver) = begin(&self.way, user, operation).await?;
         next_event(&mut receiver).await
     }
 }
@@ -142,7 +142,7 @@ impl Files for JailFiles {
 
     async fn list(&self, path: &FilePath, user: UserName, depth: u32) -> Result<Vec<Entry>> {
         let operation = FileOperation::List { path: path.clone(), depth };
-        let (_sender, mut receiver) = begin(&self.door, user, operation).await?;
+        let (_sender, mut receiver) = begin(&self.way, user, operation).await?;
         let (mut entries, mut bytes) = (Vec::new(), 0);
         loop {
             match next_event(&mut receiver).await? {
@@ -182,11 +182,11 @@ impl Files for JailFiles {
     }
 
     async fn unpack(&self, path: &FilePath, user: UserName, tar: ByteStream) -> Result<()> {
-        send(&self.door, user, FileOperation::Unpack { path: path.clone() }, tar).await.map(drop)
+        send(&self.way, user, FileOperation::Unpack { path: path.clone() }, tar).await.map(drop)
     }
 
     async fn pack(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
-        receive(&self.door, user, FileOperation::Pack { path: path.clone() }).await
+        receive(&self.way, user, FileOperation::Pack { path: path.clone() }).await
     }
 
     async fn watch(
@@ -195,7 +195,7 @@ impl Files for JailFiles {
         user: UserName,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
         let operation = FileOperation::Watch { path: path.clone() };
-        let (sender, mut receiver) = begin(&self.door, user, operation).await?;
+        let (sender, mut receiver) = begin(&self.way, user, operation).await?;
         match next_event(&mut receiver).await? {
             Event::Done => {}
             other => return Err(misplaced(&other)),

@@ -26,7 +26,7 @@ use belljar_jail::{slot, sweep};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use self::connection::Door;
+use self::connection::Way;
 use self::nursery::Nursery;
 use self::programs::Programs;
 use self::record::{Lease, Remains, is_alive, remains};
@@ -65,8 +65,8 @@ impl Jail {
         self
     }
 
-    fn door(&self, id: &SandboxId) -> Door {
-        Door { state_dir: self.home.sandbox(id), epoch: self.epoch }
+    fn way(&self, id: &SandboxId) -> Way {
+        Way { state_dir: self.home.sandbox(id), epoch: self.epoch }
     }
 
     fn plan(&self, id: &SandboxId, spec: &SandboxSpec, template: Template) -> Plan {
@@ -207,17 +207,17 @@ impl Provider for Jail {
             None
         };
         unfinished.0 = None;
-        let door = self.door(&id);
-        Ok(Arc::new(Jailed::new(id, door, tie)))
+        let way = self.way(&id);
+        Ok(Arc::new(Jailed::new(id, way, tie)))
     }
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
-        let door = self.door(id);
-        if Lease::read(&door.state_dir).is_none() {
+        let way = self.way(id);
+        if Lease::read(&way.state_dir).is_none() {
             return Err(Error::new(ErrorCode::NotFound, format!("no sandbox `{id}`"))
                 .hint("`belljar ls -a` lists the ones there are"));
         }
-        Ok(Arc::new(Jailed::new(id.clone(), door, None)))
+        Ok(Arc::new(Jailed::new(id.clone(), way, None)))
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
@@ -232,7 +232,7 @@ impl Provider for Jail {
         .await?;
         let mut sandboxes = Vec::new();
         for id in candidates {
-            match info(&self.door(&id)).await {
+            match info(&self.way(&id)).await {
                 Ok(info) => sandboxes.push(info),
                 Err(error) if error.code == ErrorCode::Fenced => return Err(error),
                 // One that was removed meanwhile is not an error.

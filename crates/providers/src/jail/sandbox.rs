@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
-use super::connection::{self, Door};
+use super::connection::{self, Way};
 use super::execs::{self, JailExecs, unexpected};
 use super::files::{self, JailFiles};
 use super::record::{Lease, built, ended, is_alive};
@@ -28,7 +28,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Jailed {
     id: SandboxId,
-    door: Door,
+    way: Way,
     execs: JailExecs,
     files: JailFiles,
     control: JailControl,
@@ -56,14 +56,14 @@ impl Tie {
 }
 
 impl Jailed {
-    pub(super) fn new(id: SandboxId, door: Door, tie: Option<Tie>) -> Self {
+    pub(super) fn new(id: SandboxId, way: Way, tie: Option<Tie>) -> Self {
         let tie = tie.map(Arc::new);
         Self {
-            execs: JailExecs { door: door.clone() },
-            files: JailFiles { door: door.clone() },
-            control: JailControl { door: door.clone(), tie: tie.clone() },
+            execs: JailExecs { way: way.clone() },
+            files: JailFiles { way: way.clone() },
+            control: JailControl { way: way.clone(), tie: tie.clone() },
             id,
-            door,
+            way,
             tie,
         }
     }
@@ -81,23 +81,23 @@ impl Sandbox for Jailed {
 
     async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
         request.check()?;
-        execs::execute(&self.door, request).await
+        execs::execute(&self.way, request).await
     }
 
     async fn upload(&self, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
-        files::upload(&self.door, path, user, content).await
+        files::upload(&self.way, path, user, content).await
     }
 
     async fn download(&self, path: &FilePath, user: UserName) -> Result<ByteStream> {
-        files::download(&self.door, path, user).await
+        files::download(&self.way, path, user).await
     }
 
     async fn cleanup(&self) -> Result<()> {
-        if !self.door.state_dir.exists() {
+        if !self.way.state_dir.exists() {
             return Ok(());
         }
-        end(&self.door, self.tie.as_deref()).await?;
-        remove(&self.door.state_dir).await
+        end(&self.way, self.tie.as_deref()).await?;
+        remove(&self.way.state_dir).await
     }
 
     fn execs(&self) -> Result<&dyn Execs> {
@@ -114,10 +114,10 @@ impl Sandbox for Jailed {
 }
 
 /// Ends a sandbox and waits until its launcher has taken the walls down.
-async fn end(door: &Door, tie: Option<&Tie>) -> Result<()> {
-    let state_dir = &door.state_dir;
+async fn end(way: &Way, tie: Option<&Tie>) -> Result<()> {
+    let state_dir = &way.state_dir;
     // A sandbox that has ended, or is ending, cannot be asked; its lock tells when it is over.
-    let asked = door.ask(Request::Kill).await;
+    let asked = way.ask(Request::Kill).await;
     if let Err(error) = &asked
         && error.code == ErrorCode::Fenced
     {
@@ -196,13 +196,13 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// What is known of the sandbox in this directory, alive or not.
-pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
-    let state_dir = &door.state_dir;
+pub(super) async fn info(way: &Way) -> Result<SandboxInfo> {
+    let state_dir = &way.state_dir;
     let lease = Lease::read(state_dir).ok_or_else(connection::gone)?;
     let built = built(state_dir).unwrap_or_default();
     let (mut state, mut remaining, mut stats) = (SandboxState::Running, None, None);
     if is_alive(state_dir) {
-        match door.ask(Request::Status).await {
+        match way.ask(Request::Status).await {
             Ok(Answer::Status { state: said, remaining: left, .. }) => {
                 (state, remaining) = (said, Some(left))
             }
@@ -228,57 +228,57 @@ pub(super) async fn info(door: &Door) -> Result<SandboxInfo> {
 /// The life of one sandbox.
 #[derive(Debug)]
 struct JailControl {
-    door: Door,
+    way: Way,
     tie: Option<Arc<Tie>>,
 }
 
 #[async_trait]
 impl Control for JailControl {
     async fn info(&self) -> Result<SandboxInfo> {
-        info(&self.door).await
+        info(&self.way).await
     }
 
     async fn stats(&self) -> Result<SandboxStats> {
-        match self.door.ask(Request::Status).await? {
+        match self.way.ask(Request::Status).await? {
             Answer::Status { stats, .. } => Ok(stats),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn extend(&self, ttl: Duration) -> Result<()> {
-        self.door.ask(Request::Extend { ttl }).await.map(drop)
+        self.way.ask(Request::Extend { ttl }).await.map(drop)
     }
 
     async fn pause(&self) -> Result<()> {
-        self.door.ask(Request::Pause).await.map(drop)
+        self.way.ask(Request::Pause).await.map(drop)
     }
 
     async fn resume(&self) -> Result<()> {
-        self.door.ask(Request::Resume).await.map(drop)
+        self.way.ask(Request::Resume).await.map(drop)
     }
 
     async fn fence(&self) -> Result<()> {
-        self.door.ask(Request::Fence).await.map(drop)
+        self.way.ask(Request::Fence).await.map(drop)
     }
 
     async fn ended(&self) -> Result<SandboxState> {
         let mut pause = Duration::from_millis(1);
-        while is_alive(&self.door.state_dir) {
+        while is_alive(&self.way.state_dir) {
             // It is heard of when the guest is dead, or the monitor; what the launcher does then takes a moment.
-            if let Ok((_sender, mut receiver)) = self.door.open(Request::AwaitEnd).await {
+            if let Ok((_sender, mut receiver)) = self.way.open(Request::AwaitEnd).await {
                 let _ = receiver.next().await;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
         }
         // Whoever removed the record asked for the end.
-        let there = self.door.state_dir.exists();
-        Ok(if there { ended(&self.door.state_dir).state } else { SandboxState::Killed })
+        let there = self.way.state_dir.exists();
+        Ok(if there { ended(&self.way.state_dir).state } else { SandboxState::Killed })
     }
 
     async fn kill(&self) -> Result<()> {
-        end(&self.door, self.tie.as_deref()).await?;
-        let state_dir = self.door.state_dir.clone();
+        end(&self.way, self.tie.as_deref()).await?;
+        let state_dir = self.way.state_dir.clone();
         blocking(move || {
             sweep_slot(&state_dir);
             Ok(())
