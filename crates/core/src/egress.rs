@@ -88,6 +88,10 @@ pub enum Verdict {
     Denied {
         /// Why, as one word.
         reason: String,
+        /// What was asked for, in words.
+        what: String,
+        /// How the sandbox's owner could grant it.
+        how_to_grant: String,
     },
     /// It was allowed, and did not work out there.
     Failed {

@@ -1,6 +1,7 @@
 //! The walls: namespaces, mounts, cgroups, seccomp and Landlock; the launcher that builds them and the monitor that
 //! watches over one sandbox. Synchronous, single-threaded where it forks, and the home of the workspace's `unsafe`.
 
+pub mod arrival;
 pub mod cgroup;
 pub mod clock;
 pub mod control;

@@ -1,9 +1,9 @@
-//! The door: what may leave a sandbox, and the languages spoken at it. So far without the door itself: nothing here
-//! does I/O.
+//! The door: what may leave a sandbox, the languages spoken at it, and the processes that keep it.
 
 #![forbid(unsafe_code)]
 
 pub mod client_hello;
 pub mod dns;
+pub mod door;
 pub mod http;
 pub mod policy;

@@ -46,6 +46,18 @@ pub enum Reason {
     AmbiguousPath,
     /// The name given to the server is not the one that was connected to.
     OtherName,
+    /// Nobody can tell which execution asked for it.
+    Unattributed,
+    /// The address was made up for a name that is no longer remembered.
+    Forgotten,
+    /// What was sent could be read in more than one way.
+    Malformed,
+    /// As many connections are open as there may be.
+    TooManyConnections,
+    /// More was asked for in a second than may be.
+    TooManyRequests,
+    /// As many bytes went through as may in all.
+    VolumeUsedUp,
 }
 
 impl Reason {
@@ -64,6 +76,12 @@ impl Reason {
             Self::RequestNotListed => "request_not_listed",
             Self::AmbiguousPath => "ambiguous_path",
             Self::OtherName => "other_name",
+            Self::Unattributed => "unattributed",
+            Self::Forgotten => "forgotten",
+            Self::Malformed => "malformed",
+            Self::TooManyConnections => "too_many_connections",
+            Self::TooManyRequests => "too_many_requests",
+            Self::VolumeUsedUp => "volume_used_up",
         }
     }
 
@@ -83,6 +101,12 @@ impl Reason {
                 "servers read this path differently, so that no rule about paths can allow it"
             }
             Self::OtherName => "the name given to the server is not the one that was connected to",
+            Self::Unattributed => "it cannot be told which execution asked for it",
+            Self::Forgotten => "the address was made up for a name that is no longer remembered",
+            Self::Malformed => "what was sent could be read in more than one way",
+            Self::TooManyConnections => "as many connections are open as its policy allows",
+            Self::TooManyRequests => "it asked for more in a second than its policy allows",
+            Self::VolumeUsedUp => "it has moved as many bytes as its policy allows",
         }
     }
 }
@@ -131,7 +155,7 @@ impl fmt::Display for RuleRef {
 }
 
 /// The beginning of a text from inside the sandbox, safe to print.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const MOST: usize = 200;
     let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
     if text.chars().nth(MOST).is_some() {

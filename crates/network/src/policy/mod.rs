@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use belljar_core::{Rule, Rules, SetName, Target};
 
 pub use decide::{Allowed, Destination, Look, Request};
+pub(crate) use denied::shortened;
 pub use denied::{Denied, List, Reason, RuleRef};
 
 /// Replaces each set by the rules that it was resolved to. A set that was not resolved stays, and then allows nothing,

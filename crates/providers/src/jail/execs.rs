@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::Mutex;
 
 use super::afterwards;
-use super::connection::{self, Way, Incoming, Receiver, Sender};
+use super::connection::{self, Incoming, Receiver, Sender, Way};
 
 /// How long a monitor may say nothing after a command's time is over.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -96,9 +96,7 @@ impl Execs for JailExecs {
         match self.way.ask(Request::Executions).await {
             Ok(Answer::Executions(list)) => Ok(list),
             Ok(other) => Err(unexpected(&other)),
-            Err(error) if error.code == ErrorCode::SandboxGone => {
-                afterwards::list(&self.way.state_dir).await
-            }
+            Err(error) if error.code == ErrorCode::SandboxGone => afterwards::list(&self.way.state_dir).await,
             Err(error) => Err(error),
         }
     }

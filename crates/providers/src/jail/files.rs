@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
 
-use super::connection::{self, Way, Incoming, Receiver, Sender};
+use super::connection::{self, Incoming, Receiver, Sender, Way};
 use super::execs::unexpected;
 
 /// How many entries a listing may have before it is refused, so that what is inside cannot fill our memory.

@@ -1,0 +1,73 @@
+//! What is said: by callers to the door, by the supervisor to the worker, and back.
+
+use belljar_core::{Denial, Error, ExecId, Flow, HostName, NetworkPolicy, SandboxId};
+use serde::{Deserialize, Serialize};
+
+/// What a caller asks, as a line of JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Ask {
+    /// Serve this sandbox by the policy that its directory holds now.
+    SeeTo { sandbox: SandboxId },
+    /// What was this execution denied?
+    Denials { sandbox: SandboxId, exec: ExecId },
+}
+
+/// What it is answered, likewise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    Done,
+    Denials(Vec<Denial>),
+    Failed(Error),
+}
+
+/// What the supervisor tells the worker. Sockets come along with `Open`: connections and questions about names, of the older
+/// family and then of the newer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Serve a sandbox.
+    Open(Box<Opening>),
+    /// Judge by another policy from now on; answered with [`Word::Done`].
+    Policy { sandbox: SandboxId, policy: NetworkPolicy, serial: u64 },
+    /// The sandbox has ended.
+    Close { sandbox: SandboxId, serial: u64 },
+    /// The answer to [`Word::Whose`].
+    Whose { serial: u64, exec: Option<ExecId> },
+    /// Say [`Word::Done`] after everything that was to be said before.
+    Sync { serial: u64 },
+}
+
+/// A sandbox to be served, and what is known of it from before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Opening {
+    pub(super) sandbox: SandboxId,
+    pub(super) policy: NetworkPolicy,
+    /// Whether marks tell executions apart on this host.
+    pub(super) attributed: bool,
+    /// Bytes that it has sent and received so far.
+    pub(super) used: u64,
+    /// Names that were given addresses, with their places.
+    pub(super) names: Vec<(u32, HostName)>,
+    pub(super) serial: u64,
+}
+
+/// What the worker tells the supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Word {
+    /// An order was carried out.
+    Done { serial: u64 },
+    /// Which execution has this mark?
+    Whose { sandbox: SandboxId, mark: u32, serial: u64 },
+    /// A name was given an address.
+    Named { sandbox: SandboxId, place: u32, name: HostName },
+    /// Something happened. Its number is given by the supervisor.
+    Flow { sandbox: SandboxId, flow: Box<Flow> },
+    /// So many bytes more went through.
+    Used { sandbox: SandboxId, bytes: u64 },
+}
+
+/// The longest message of either side; the bound for what the supervisor reads of the worker.
+pub(super) const MAX_WORD: usize = 16 * 1024;

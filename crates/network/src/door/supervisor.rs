@@ -1,0 +1,445 @@
+//! The supervisor: knows the sandboxes of a data directory, and keeps a worker at work.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use belljar_core::wire::Frame;
+use belljar_core::{Error, ErrorCode, ExecId, HostName, NetworkPolicy, POLICY_FILE, Result, SandboxId};
+use belljar_jail::control;
+use belljar_jail::doorway::{self, Doorway};
+use rustix::fs::{FlockOperation, flock};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::Child;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::channel::{self, Channel};
+use super::log::FlowLog;
+use super::message::{Answer, Ask, Opening, Order, Word};
+use super::{LOCK_FILE, SOCKET_FILE};
+
+/// A door that nobody needs is closed after this long.
+const UNNEEDED: Duration = Duration::from_secs(60);
+/// How long a worker may take to carry out an order, deaths included.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A worker that lives shorter than this is not replaced at once.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// The longest pause before another worker is started.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The longest question of a caller, and the longest policy.
+const MAX_ASK: u64 = 64 * 1024;
+const MAX_POLICY: u64 = 8 << 20;
+/// Names that are remembered of a sandbox for the next worker.
+const MOST_NAMES: usize = 4096;
+
+/// Starts a worker, which finds the channel at its standard input.
+pub type Start = Box<dyn Fn(OwnedFd) -> io::Result<Child> + Send + Sync>;
+
+/// Keeps the door of a data directory, until nobody needs it. Returns at once if another does.
+pub async fn run(home: &Path, start: Start) -> io::Result<()> {
+    let lock =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(home.join(LOCK_FILE))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let supervisor = Arc::new(Supervisor {
+        sandboxes: home.join("sandboxes"),
+        state: Mutex::default(),
+        fresh: Notify::new(),
+    });
+    supervisor.find_all().await;
+    let worker = tokio::spawn(supervisor.clone().keep_working(start));
+    let socket = home.join(SOCKET_FILE);
+    // Whoever made it held the lock that we hold now.
+    match fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&socket)?;
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+    supervisor.serve(listener).await;
+    let _ = fs::remove_file(&socket);
+    worker.abort();
+    Ok(())
+}
+
+struct Supervisor {
+    sandboxes: PathBuf,
+    state: Mutex<State>,
+    /// There is another worker.
+    fresh: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    kept: HashMap<SandboxId, Kept>,
+    worker: Option<Arc<Channel>>,
+    /// Who waits for a worker to have carried out an order.
+    waiting: HashMap<u64, oneshot::Sender<()>>,
+    serial: u64,
+    callers: usize,
+}
+
+/// A sandbox that is served.
+struct Kept {
+    doorway: Doorway,
+    policy: NetworkPolicy,
+    names: VecDeque<(u32, HostName)>,
+    /// Bytes that went through, those of flows included that have not ended.
+    used: u64,
+    log: FlowLog,
+}
+
+impl State {
+    fn serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+}
+
+fn sockets(doorway: &Doorway) -> Vec<BorrowedFd<'_>> {
+    let mut all = vec![doorway.v4.tcp.as_fd(), doorway.v4.dns.as_fd()];
+    if let Some(v6) = &doorway.v6 {
+        all.extend([v6.tcp.as_fd(), v6.dns.as_fd()]);
+    }
+    all
+}
+
+impl Kept {
+    fn opening(&self, sandbox: &SandboxId, serial: u64) -> Order {
+        Order::Open(Box::new(Opening {
+            sandbox: sandbox.clone(),
+            policy: self.policy.clone(),
+            attributed: true,
+            used: self.used,
+            names: self.names.iter().cloned().collect(),
+            serial,
+        }))
+    }
+}
+
+impl Supervisor {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directory(&self, sandbox: &SandboxId) -> PathBuf {
+        self.sandboxes.join(sandbox.as_str())
+    }
+
+    /// Takes in every sandbox that is there: a door before this one may have died.
+    async fn find_all(self: &Arc<Self>) {
+        let Ok(entries) = fs::read_dir(&self.sandboxes) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.parse::<SandboxId>().ok()) else { continue };
+            if entry.path().join(POLICY_FILE).exists()
+                && let Err(error) = self.take_in(&id).await
+            {
+                tracing::debug!(sandbox = %id, %error, "not taken in");
+            }
+        }
+    }
+
+    /// Serves callers until nobody needs the door any more.
+    async fn serve(self: &Arc<Self>, listener: UnixListener) {
+        let mut idle_since = Instant::now();
+        let mut look = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) if is_let_in(&socket) => {
+                        self.state().callers += 1;
+                        let supervisor = self.clone();
+                        tokio::spawn(async move {
+                            supervisor.converse(socket).await;
+                            supervisor.state().callers -= 1;
+                        });
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take in a caller");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                _ = look.tick() => {
+                    let needed = {
+                        let state = self.state();
+                        !state.kept.is_empty() || state.callers > 0
+                    };
+                    if needed {
+                        idle_since = Instant::now();
+                    } else if idle_since.elapsed() >= UNNEEDED {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One caller: a question a line.
+    async fn converse(self: &Arc<Self>, socket: UnixStream) {
+        let (read, mut write) = socket.into_split();
+        let mut read = BufReader::new(read);
+        loop {
+            let mut line = Vec::new();
+            match (&mut read).take(MAX_ASK).read_until(b'\n', &mut line).await {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
+            let answer = match serde_json::from_slice(&line) {
+                Ok(Ask::SeeTo { sandbox }) => self.see_to(&sandbox).await.map(|()| Answer::Done),
+                Ok(Ask::Denials { sandbox, exec }) => Ok(self.denials(&sandbox, exec).await),
+                Err(error) => {
+                    Err(Error::new(ErrorCode::Version, format!("the door does not understand: {error}"))
+                        .hint("sandboxes of another version of Belljar are served by its own door"))
+                }
+            };
+            let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Failed)).unwrap_or_default();
+            line.push(b'\n');
+            if write.write_all(&line).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn see_to(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
+        if !self.state().kept.contains_key(sandbox) {
+            self.take_in(sandbox).await.map_err(|error| {
+                Error::new(ErrorCode::Lost, format!("the door cannot reach the sandbox's network: {error}"))
+                    .hint("`belljar ls -a` shows whether it has ended")
+            })?;
+            return self
+                .carried_out(|state, serial| Some(state.kept.get(sandbox)?.opening(sandbox, serial)))
+                .await;
+        }
+        let policy = read_policy(&self.directory(sandbox)).map_err(|error| {
+            Error::new(ErrorCode::Internal, format!("cannot read the sandbox's policy: {error}"))
+        })?;
+        self.carried_out(|state, serial| {
+            let kept = state.kept.get_mut(sandbox)?;
+            kept.policy = policy.clone();
+            Some(Order::Policy { sandbox: sandbox.clone(), policy: policy.clone(), serial })
+        })
+        .await
+    }
+
+    /// Gets the sockets of a sandbox from its monitor, and watches for its end. The worker is not told yet.
+    async fn take_in(self: &Arc<Self>, sandbox: &SandboxId) -> io::Result<()> {
+        let directory = self.directory(sandbox);
+        let end = await_end(&directory).await?;
+        let kept = tokio::task::spawn_blocking(move || {
+            let doorway = doorway::fetch(&directory)?;
+            let log = FlowLog::open(&directory)?;
+            let policy = read_policy(&directory)?;
+            io::Result::Ok(Kept { doorway, policy, names: VecDeque::new(), used: log.counts().bytes, log })
+        });
+        let kept = kept.await.map_err(io::Error::other)??;
+        // Another caller may have been faster; both have the same.
+        self.state().kept.entry(sandbox.clone()).or_insert(kept);
+        let (supervisor, sandbox) = (self.clone(), sandbox.clone());
+        tokio::spawn(async move {
+            end.wait().await;
+            supervisor.close(&sandbox).await;
+        });
+        Ok(())
+    }
+
+    async fn close(&self, sandbox: &SandboxId) {
+        // The last flows are written down before the list is let go.
+        let close = |_: &mut State, serial| Some(Order::Close { sandbox: sandbox.clone(), serial });
+        if let Err(error) = self.carried_out(close).await {
+            tracing::warn!(%sandbox, %error, "the worker did not let go of a sandbox");
+        }
+        self.state().kept.remove(sandbox);
+    }
+
+    async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Answer {
+        // What the worker has said before counts.
+        let _ = self.carried_out(|_, serial| Some(Order::Sync { serial })).await;
+        let state = self.state();
+        Answer::Denials(state.kept.get(sandbox).map(|kept| kept.log.denials(exec)).unwrap_or_default())
+    }
+
+    /// Has the worker carry out an order, or the next one, should it die meanwhile.
+    async fn carried_out(&self, mut order: impl FnMut(&mut State, u64) -> Option<Order>) -> Result<()> {
+        let done = async {
+            loop {
+                let fresh = self.fresh.notified();
+                let (sent, order, done) = {
+                    let mut state = self.state();
+                    let serial = state.serial();
+                    let (said, done) = oneshot::channel();
+                    let Some(order) = order(&mut state, serial) else { return };
+                    state.waiting.insert(serial, said);
+                    let sockets = match &order {
+                        Order::Open(opening) => match state.kept.get(&opening.sandbox) {
+                            Some(kept) => copies(&kept.doorway),
+                            None => return,
+                        },
+                        _ => Ok(Vec::new()),
+                    };
+                    (state.worker.clone().zip(sockets.ok()), order, done)
+                };
+                if let Some((worker, sockets)) = sent {
+                    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                    if worker.send(&order, &sockets).await.is_ok() && done.await.is_ok() {
+                        return;
+                    }
+                }
+                // The next worker is told everything anyhow; this makes sure that it has heard.
+                fresh.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, done).await.map_err(|_| {
+            Error::new(ErrorCode::Unavailable, "the door does not come to work")
+                .hint("see `door.log` in the data directory")
+                .retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// Keeps a worker at work, for ever.
+    async fn keep_working(self: Arc<Self>, start: Start) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let began = Instant::now();
+            if let Err(error) = self.employ(&start).await {
+                tracing::warn!(%error, "the worker is gone");
+            }
+            {
+                let mut state = self.state();
+                state.worker = None;
+                state.waiting.clear();
+            }
+            pause = if began.elapsed() > SHORT_LIFE {
+                Duration::ZERO
+            } else {
+                (pause * 2).clamp(Duration::from_millis(5), LONGEST_PAUSE)
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One worker, from its start to its end.
+    async fn employ(self: &Arc<Self>, start: &Start) -> io::Result<()> {
+        let (ours, theirs) = channel::pair()?;
+        let mut child = start(theirs)?;
+        let channel = Arc::new(Channel::new(ours)?);
+        let all: Vec<(Order, Vec<OwnedFd>)> = {
+            let mut state = self.state();
+            state.worker = Some(channel.clone());
+            let serial = state.serial();
+            state
+                .kept
+                .iter()
+                .filter_map(|(id, kept)| Some((kept.opening(id, serial), copies(&kept.doorway).ok()?)))
+                .collect()
+        };
+        let tell = async {
+            for (order, sockets) in all {
+                let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                channel.send(&order, &sockets).await?;
+            }
+            self.fresh.notify_waiters();
+            io::Result::Ok(())
+        };
+        let hear = async {
+            while let Some(word) = channel.receive_word::<Word>().await? {
+                self.hear(word, &channel);
+            }
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof))
+        };
+        let heard = tokio::try_join!(tell, hear).map(|((), never): ((), ())| never);
+        let _ = child.kill().await;
+        heard
+    }
+
+    fn hear(self: &Arc<Self>, word: Word, channel: &Arc<Channel>) {
+        let mut state = self.state();
+        match word {
+            Word::Done { serial } => {
+                if let Some(waiting) = state.waiting.remove(&serial) {
+                    let _ = waiting.send(());
+                }
+            }
+            Word::Whose { sandbox, mark, serial } => {
+                let (directory, channel) = (self.directory(&sandbox), channel.clone());
+                let known = state.kept.contains_key(&sandbox);
+                tokio::spawn(async move {
+                    let ask = tokio::task::spawn_blocking(move || doorway::whose(&directory, mark));
+                    let exec = if known { ask.await.ok().and_then(io::Result::ok).flatten() } else { None };
+                    let _ = channel.send(&Order::Whose { serial, exec }, &[]).await;
+                });
+            }
+            Word::Named { sandbox, place, name } => {
+                if let Some(kept) = state.kept.get_mut(&sandbox) {
+                    if kept.names.len() == MOST_NAMES {
+                        kept.names.pop_front();
+                    }
+                    kept.names.push_back((place, name));
+                }
+            }
+            Word::Flow { sandbox, flow } => {
+                if let Some(kept) = state.kept.get_mut(&sandbox)
+                    && let Err(error) = kept.log.push(*flow)
+                {
+                    tracing::error!(%sandbox, %error, "cannot write down a flow");
+                }
+            }
+            Word::Used { sandbox, bytes } => {
+                if let Some(kept) = state.kept.get_mut(&sandbox) {
+                    kept.used = kept.used.saturating_add(bytes);
+                }
+            }
+        }
+    }
+}
+
+fn copies(doorway: &Doorway) -> io::Result<Vec<OwnedFd>> {
+    sockets(doorway).into_iter().map(|socket| socket.try_clone_to_owned()).collect()
+}
+
+fn is_let_in(socket: &UnixStream) -> bool {
+    let we = rustix::process::geteuid().as_raw();
+    socket.peer_cred().is_ok_and(|peer| peer.uid() == we || peer.uid() == 0)
+}
+
+fn read_policy(directory: &Path) -> io::Result<NetworkPolicy> {
+    let mut text = Vec::new();
+    File::open(directory.join(POLICY_FILE))?.take(MAX_POLICY).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The end of a sandbox, to be waited for.
+struct End(UnixStream);
+
+impl End {
+    async fn wait(mut self) {
+        let mut buffer = [0; 256];
+        // Whatever its monitor says is the end, and so is its going away.
+        let _ = self.0.read(&mut buffer).await;
+    }
+}
+
+/// Asks a sandbox's monitor to say when it has ended.
+async fn await_end(directory: &Path) -> io::Result<End> {
+    // By descriptor, for the path may be longer than a socket's can be.
+    let place = File::open(directory)?;
+    let path = format!("/proc/self/fd/{}/{}", place.as_raw_fd(), control::SOCKET_FILE);
+    let mut socket = UnixStream::connect(path).await?;
+    let request = control::Request::AwaitEnd;
+    let open = control::Open { protocol: control::PROTOCOL, epoch: None, request };
+    let mut bytes = Vec::new();
+    Frame::control(control::CONVERSATION, &open).encode(&mut bytes);
+    socket.write_all(&bytes).await?;
+    Ok(End(socket))
+}

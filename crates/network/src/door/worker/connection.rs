@@ -1,0 +1,345 @@
+//! One connection: whose it is, where it leads, whether it may, and then its bytes.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use belljar_core::{ExecId, FlowKind, NetworkPolicy, Verdict};
+use belljar_jail::arrival;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::first::{First, Opening, first_words};
+use super::http::{Requests, refusal};
+use super::limits::Place;
+use super::relay::{Broken, Tally, pass, send};
+use super::served::{Served, Trip, denied};
+use super::{dns, lingerless};
+use crate::client_hello::ClientHello;
+use crate::policy::{Allowed, Denied, Destination, Look, Reason, decide};
+
+/// How long a host may take to accept a connection.
+const DIAL: Duration = Duration::from_secs(10);
+/// A connection on which nothing moves for as long is closed.
+const IDLE: Duration = Duration::from_secs(900);
+/// How long a client that is refused may take to say in which language.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How many addresses of a host are tried.
+const MOST_DIALS: usize = 4;
+
+/// The policy as it is now, and as it will be.
+pub(super) type Policies = watch::Receiver<Option<Arc<NetworkPolicy>>>;
+
+/// Why a connection ends before its time.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It is refused.
+    Denied(Denied),
+    /// It broke.
+    Io(io::Error),
+    /// Nothing moved.
+    Idle,
+    /// The sandbox has ended.
+    Over,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Denied> for Stop {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
+    }
+}
+
+impl Stop {
+    pub(super) fn from_broken(broken: Broken, what: &str) -> Self {
+        match broken {
+            Broken::Io(error) => Self::Io(error),
+            Broken::Limit(reached) => Self::Denied(denied(what.to_owned(), reached.into())),
+        }
+    }
+}
+
+/// Serves a connection to its end.
+pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
+    let Ok(meant) = client.local_addr() else { return };
+    let Ok(mark) = arrival::mark(client.as_fd()) else { return lingerless(&client) };
+    let exec = served.whose(mark).await;
+    if meant.port() == belljar_jail::doorway::DNS_PORT {
+        return dns::serve_stream(&served, exec, client).await;
+    }
+    let trip = |exec, host: String| served.trip(exec, FlowKind::Tcp, host, Some(meant.port()));
+    let plain = |reason| denied(format!("a connection to {meant}"), reason);
+    let Ok(exec) = exec else {
+        return turn_away(&client, trip(None, meant.ip().to_string()), &plain(Reason::Unattributed)).await;
+    };
+    let Ok(destination) = served.destination(meant.ip()) else {
+        return turn_away(&client, trip(exec, meant.ip().to_string()), &plain(Reason::Forgotten)).await;
+    };
+    let trip = trip(exec, destination.to_string());
+    let what = format!("a connection to {destination} port {}", meant.port());
+    let place = match served.limits.connection() {
+        Ok(place) => place,
+        // Without waiting for its words: it has no place to wait in.
+        Err(reached) => {
+            trip.denied(&denied(what, reached.into())).await;
+            return lingerless(&client);
+        }
+    };
+    if let Err(reached) = served.limits.request().await {
+        return turn_away(&client, trip, &denied(what, reached.into())).await;
+    }
+    let policies = served.policy();
+    let Some(policy) = policies.borrow().clone() else { return lingerless(&client) };
+    match decide::connect(&policy, &destination, meant.port()) {
+        Ok(allowed) => {
+            let connection =
+                Connection { served, client, exec, meant, allowed, policies, what, _place: place };
+            connection.go(&policy, trip).await;
+        }
+        Err(denied) => turn_away(&client, trip, &denied).await,
+    }
+}
+
+/// Refuses a connection of which nothing has been read, in its own language if it has one.
+async fn turn_away(client: &TcpStream, trip: Trip, denied: &Denied) {
+    let exec = trip.flow.exec;
+    trip.denied(denied).await;
+    let mut opening = Opening::default();
+    let first = tokio::time::timeout(LAST_WORDS, first_words(client, &mut opening)).await;
+    match first {
+        Ok(Ok(First::Http)) => answer(client, &refusal(denied, exec)).await,
+        Ok(Ok(First::Tls(_) | First::BadTls(_))) => answer(client, ACCESS_DENIED).await,
+        _ => lingerless(client),
+    }
+}
+
+/// A fatal alert of TLS: access denied.
+const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
+
+/// Says a last word, and waits a moment for the client to take it: closing with unread bytes would take it back.
+async fn answer(client: &TcpStream, word: &[u8]) {
+    let said = async {
+        send(client, word).await?;
+        rustix::net::shutdown(client, rustix::net::Shutdown::Write)?;
+        while !super::relay::receive(client, 64 * 1024).await?.is_empty() {}
+        io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(LAST_WORDS, said).await;
+}
+
+/// A connection that may be made.
+pub(super) struct Connection {
+    pub(super) served: Arc<Served>,
+    pub(super) client: TcpStream,
+    pub(super) exec: Option<ExecId>,
+    meant: SocketAddr,
+    pub(super) allowed: Allowed,
+    pub(super) policies: Policies,
+    pub(super) what: String,
+    _place: Place,
+}
+
+/// In which language a refusal is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Language {
+    #[default]
+    Unknown,
+    Tls,
+    Http,
+}
+
+/// What is known of the bytes that a client sends.
+#[derive(Debug, Default)]
+struct Seen(Mutex<(Language, Option<ClientHello>)>);
+
+impl Seen {
+    fn get(&self) -> MutexGuard<'_, (Language, Option<ClientHello>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn language(&self) -> Language {
+        self.get().0
+    }
+}
+
+impl Connection {
+    async fn go(self, policy: &Arc<NetworkPolicy>, mut trip: Trip) {
+        trip.allowed_by(&self.allowed);
+        let (sent, received) = (Tally::default(), Tally::default());
+        let seen = Seen::default();
+        let mut requests = Requests::new(&self, &sent, &received);
+        let outcome = self.try_go(policy, &mut trip, &seen, &mut requests, (&sent, &received)).await;
+        let exec = self.exec;
+        match requests.into_last() {
+            // What was asked for in plain HTTP is written down by request.
+            Some(last) => trip = last,
+            None => {
+                (trip.flow.sent, trip.flow.received) = (sent.get(), received.get());
+                if seen.language() == Language::Tls {
+                    trip.flow.kind = FlowKind::Tls;
+                }
+            }
+        }
+        match outcome {
+            Ok(()) | Err(Stop::Over) => trip.end(Verdict::Allowed).await,
+            Err(Stop::Idle) => {
+                trip.failed("nothing moved for a quarter of an hour").await;
+                lingerless(&self.client);
+            }
+            Err(Stop::Io(error)) => {
+                trip.failed(error).await;
+                lingerless(&self.client);
+            }
+            Err(Stop::Denied(denied)) => {
+                trip.denied(&denied).await;
+                match seen.language() {
+                    Language::Http => answer(&self.client, &refusal(&denied, exec)).await,
+                    Language::Tls if sent.get() == 0 => answer(&self.client, ACCESS_DENIED).await,
+                    Language::Tls | Language::Unknown => lingerless(&self.client),
+                }
+            }
+        }
+    }
+
+    async fn try_go<'a>(
+        &'a self,
+        policy: &Arc<NetworkPolicy>,
+        trip: &mut Trip,
+        seen: &Seen,
+        requests: &mut Requests<'a>,
+        (sent, received): (&Tally, &'a Tally),
+    ) -> Result<(), Stop> {
+        let mut opening = Opening::default();
+        // Where only some requests are allowed nothing is dialled before one was.
+        let dialled_for = match self.allowed.look {
+            Look::Any => self.allowed.clone(),
+            Look::Http => {
+                self.open(policy, seen, &mut opening).await?;
+                if seen.language() != Language::Http {
+                    return Err(denied(self.what.clone(), Reason::Malformed).into());
+                }
+                requests.first(&mut opening).await?
+            }
+        };
+        let (upstream, address) = self.dial(policy, &dialled_for).await?;
+        trip.flow.address = Some(address);
+        let mut policies = self.policies.clone();
+        let up = async {
+            if self.allowed.look == Look::Any {
+                self.open(&*self.policy()?, seen, &mut opening).await?;
+            }
+            if seen.language() == Language::Http {
+                return requests.pass(&mut opening, &upstream, &dialled_for, address).await;
+            }
+            sent.add(opening.bytes.len() as u64);
+            send(&upstream, &opening.bytes).await?;
+            opening = Opening::default();
+            let limits = &self.served.limits;
+            pass(&self.client, &upstream, sent, limits)
+                .await
+                .map_err(|broken| Stop::from_broken(broken, &self.what))
+        };
+        let down = async {
+            let limits = &self.served.limits;
+            pass(&upstream, &self.client, received, limits)
+                .await
+                .map_err(|broken| Stop::from_broken(broken, &self.what))
+        };
+        let (mut up, mut down) = (pin!(up), pin!(down));
+        let (mut sending, mut receiving, mut moved) = (true, true, 0);
+        while sending || receiving {
+            tokio::select! {
+                ended = &mut up, if sending => { ended?; sending = false; }
+                ended = &mut down, if receiving => { ended?; receiving = false; }
+                _ = policies.changed() => self.judge_again(&policies, seen, address)?,
+                () = tokio::time::sleep(IDLE) => {
+                    let now = sent.get() + received.get();
+                    if now == moved {
+                        return Err(Stop::Idle);
+                    }
+                    moved = now;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn policy(&self) -> Result<Arc<NetworkPolicy>, Stop> {
+        self.policies.borrow().clone().ok_or(Stop::Over)
+    }
+
+    /// Reads and judges the first words of the client.
+    async fn open(&self, policy: &NetworkPolicy, seen: &Seen, opening: &mut Opening) -> Result<(), Stop> {
+        match first_words(&self.client, opening).await? {
+            First::Http => seen.get().0 = Language::Http,
+            First::Other => {}
+            First::BadTls(bad) => {
+                seen.get().0 = Language::Tls;
+                return Err(denied(format!("{}, on which {bad}", self.what), Reason::Malformed).into());
+            }
+            First::Tls(hello) => {
+                seen.get().0 = Language::Tls;
+                decide::tls(policy, &self.allowed, hello.sni.as_ref())?;
+                seen.get().1 = Some(hello);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is still allowed, by the policy as it is now.
+    fn judge_again(&self, policies: &Policies, seen: &Seen, address: IpAddr) -> Result<(), Stop> {
+        let policy = policies.borrow().clone().ok_or(Stop::Over)?;
+        let allowed = decide::connect(&policy, &self.allowed.destination, self.meant.port())?;
+        if allowed.look == Look::Http && seen.language() != Language::Http {
+            return Err(denied(self.what.clone(), Reason::Unseen).into());
+        }
+        if allowed.look == Look::Any {
+            decide::address(&policy, &allowed, address)?;
+        }
+        if let Some(hello) = &seen.get().1 {
+            decide::tls(&policy, &allowed, hello.sni.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Connects to one of the addresses that may be dialled.
+    async fn dial(&self, policy: &NetworkPolicy, allowed: &Allowed) -> Result<(TcpStream, IpAddr), Stop> {
+        let addresses = match &allowed.destination {
+            Destination::Address(address) => vec![*address],
+            Destination::Name(name) => self.served.resolver.look_up(name).await.map_err(io::Error::other)?,
+        };
+        let (mut refused, mut failed) = (None, None);
+        let judged = addresses.into_iter().filter_map(|address| {
+            decide::address(policy, allowed, address)
+                .map(|()| address)
+                .map_err(|denied| refused = Some(denied))
+                .ok()
+        });
+        let fit: Vec<IpAddr> = judged.take(MOST_DIALS).collect();
+        for address in fit {
+            let dial = TcpStream::connect(SocketAddr::new(address, allowed.port));
+            match tokio::time::timeout(DIAL, dial).await {
+                Ok(Ok(upstream)) => {
+                    let _ = upstream.set_nodelay(true);
+                    let _ = self.client.set_nodelay(true);
+                    return Ok((upstream, address));
+                }
+                Ok(Err(error)) => failed = Some(error),
+                Err(_) => failed = Some(io::ErrorKind::TimedOut.into()),
+            }
+        }
+        Err(match (failed, refused) {
+            (Some(error), _) => error.into(),
+            (None, Some(denied)) => denied.into(),
+            (None, None) => io::Error::from(io::ErrorKind::AddrNotAvailable).into(),
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Plain HTTP: each request is read, judged and written anew; what the server answers is passed on as it is.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use belljar_core::{ExecId, FlowKind, Verdict};
+use tokio::net::TcpStream;
+
+use super::connection::{Connection, Stop};
+use super::first::Opening;
+use super::relay::{Tally, receive, send};
+use super::served::{Trip, denied};
+use crate::http::{BodyReader, Framing, Head, HeadReader, LAST_CHUNK, Progress, write_chunk};
+use crate::policy::{Allowed, Denied, Reason, Request, decide, shortened};
+
+/// How long a head may take once it has begun.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How much is read at a time.
+const AT_ONCE: usize = 64 * 1024;
+
+/// What a method is made of.
+pub(super) fn is_method(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_'
+}
+
+/// The requests of one connection.
+pub(super) struct Requests<'a> {
+    connection: &'a Connection,
+    sent: &'a Tally,
+    received: &'a Tally,
+    /// The request that is under way, and what had gone through before it.
+    current: Option<(Trip, u64, u64)>,
+    /// One that was judged before there was anybody to send it to.
+    judged: Option<Box<Head>>,
+}
+
+impl<'a> Requests<'a> {
+    pub(super) fn new(connection: &'a Connection, sent: &'a Tally, received: &'a Tally) -> Self {
+        Self { connection, sent, received, current: None, judged: None }
+    }
+
+    /// The last request, to be written down with the connection's end.
+    pub(super) fn into_last(mut self) -> Option<Trip> {
+        self.take_current()
+    }
+
+    fn take_current(&mut self) -> Option<Trip> {
+        let (mut trip, sent, received) = self.current.take()?;
+        trip.flow.sent = self.sent.get() - sent;
+        trip.flow.received = self.received.get() - received;
+        Some(trip)
+    }
+
+    /// Reads and judges the first request; says as what it was allowed.
+    pub(super) async fn first(&mut self, opening: &mut Opening) -> Result<Allowed, Stop> {
+        let head = self
+            .head(opening)
+            .await?
+            .ok_or(std::io::ErrorKind::UnexpectedEof)
+            .map_err(std::io::Error::from)?;
+        let allowed = self.judge(&head).await?;
+        self.judged = Some(head);
+        Ok(allowed)
+    }
+
+    /// Passes on every request that may be made, until there are no more.
+    pub(super) async fn pass(
+        &mut self,
+        opening: &mut Opening,
+        upstream: &TcpStream,
+        dialled_for: &Allowed,
+        address: IpAddr,
+    ) -> Result<(), Stop> {
+        loop {
+            let head = match self.judged.take() {
+                Some(head) => head,
+                None => {
+                    let Some(head) = self.head(opening).await? else { break };
+                    let allowed = self.judge(&head).await?;
+                    if allowed.rule != dialled_for.rule {
+                        decide::address(&*self.connection.policy()?, &allowed, address)?;
+                    }
+                    head
+                }
+            };
+            if let Some((trip, ..)) = &mut self.current {
+                trip.flow.address = Some(address);
+            }
+            self.forward(&head.write(), upstream).await?;
+            self.body(&head, opening, upstream).await?;
+            if !head.keep_alive {
+                // Nothing after this would be a request; but the client is not gone.
+                while !receive(&self.connection.client, AT_ONCE).await?.is_empty() {}
+                break;
+            }
+        }
+        let _ = rustix::net::shutdown(upstream, rustix::net::Shutdown::Write);
+        Ok(())
+    }
+
+    /// The next head; nothing where the client has no more requests.
+    async fn head(&self, opening: &mut Opening) -> Result<Option<Box<Head>>, Stop> {
+        let client = &self.connection.client;
+        if opening.bytes.is_empty() {
+            // Between requests a connection may rest.
+            opening.bytes = receive(client, AT_ONCE).await?;
+        }
+        let rest = async {
+            let mut reader = HeadReader::new();
+            loop {
+                if opening.bytes.is_empty() {
+                    return if reader.is_empty() {
+                        Ok(None)
+                    } else {
+                        Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())
+                    };
+                }
+                match reader.push(&opening.bytes) {
+                    Ok(Progress::Done(head, taken)) => {
+                        opening.bytes.drain(..taken);
+                        return Ok(Some(head));
+                    }
+                    Ok(Progress::More) => opening.bytes = receive(client, AT_ONCE).await?,
+                    Err(bad) => {
+                        let what = format!("a request on {}: {bad}", self.connection.what);
+                        return Err(Stop::Denied(denied(what, Reason::Malformed)));
+                    }
+                }
+            }
+        };
+        let late = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        tokio::time::timeout(PATIENCE, rest).await.unwrap_or_else(|_| late())
+    }
+
+    /// Whether a request may be made; it is under way from here on.
+    async fn judge(&mut self, head: &Head) -> Result<Allowed, Stop> {
+        if let Some(trip) = self.take_current() {
+            trip.end(Verdict::Allowed).await;
+        }
+        let connection = self.connection;
+        let allowed = &connection.allowed;
+        let mut trip =
+            connection.served.trip(connection.exec, FlowKind::Http, head.host.to_string(), Some(head.port));
+        trip.flow.request = Some(format!("{} {}", shortened(&head.method), shortened(&head.target)));
+        let request =
+            Request { host: &head.host, port: head.port, method: &head.method, target: &head.target };
+        let policy = connection.policy()?;
+        self.current = Some((trip, self.sent.get(), self.received.get()));
+        let what = || format!("{} http://{}{}", shortened(&head.method), head.host, shortened(&head.target));
+        connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
+        let allowed = decide::request(&policy, allowed, request)?;
+        if let Some((trip, ..)) = &mut self.current {
+            trip.allowed_by(&allowed);
+        }
+        Ok(allowed)
+    }
+
+    async fn forward(&self, bytes: &[u8], upstream: &TcpStream) -> Result<(), Stop> {
+        send(upstream, bytes).await?;
+        self.sent.add(bytes.len() as u64);
+        let connection = self.connection;
+        let passed = connection.served.limits.passed(bytes.len() as u64).await;
+        passed.map_err(|reached| denied(connection.what.clone(), reached.into()).into())
+    }
+
+    /// Passes on the body, written anew.
+    async fn body(&self, head: &Head, opening: &mut Opening, upstream: &TcpStream) -> Result<(), Stop> {
+        let mut reader = BodyReader::new(head.framing);
+        let chunked = head.framing == Framing::Chunked;
+        while !reader.is_over() {
+            if opening.bytes.is_empty() {
+                opening.bytes = receive(&self.connection.client, AT_ONCE).await?;
+                if opening.bytes.is_empty() {
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+            let piece = reader.take(&opening.bytes).map_err(|bad| {
+                denied(format!("a request on {}: {bad}", self.connection.what), Reason::Malformed)
+            })?;
+            let taken = piece.taken;
+            if chunked {
+                let mut out = Vec::with_capacity(piece.content.len() + 16);
+                write_chunk(piece.content, &mut out);
+                if reader.is_over() {
+                    out.extend(LAST_CHUNK);
+                }
+                self.forward(&out, upstream).await?;
+            } else {
+                self.forward(piece.content, upstream).await?;
+            }
+            opening.bytes.drain(..taken);
+        }
+        Ok(())
+    }
+}
+
+/// What a client of plain HTTP is answered.
+pub(super) fn refusal(denied: &Denied, exec: Option<ExecId>) -> Vec<u8> {
+    let status = match denied.reason {
+        Reason::Malformed => "400 Bad Request",
+        Reason::TooManyRequests | Reason::TooManyConnections => "429 Too Many Requests",
+        _ => "403 Forbidden",
+    };
+    let call = exec.map_or_else(String::new, |exec| format!(" This was asked for by execution {exec}."));
+    let body = format!("{denied}{call}\n");
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         X-Belljar-Denied: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len(),
+        denied.reason
+    )
+    .into_bytes()
+}

@@ -1,0 +1,178 @@
+//! The worker: reads what sandboxes send, and lets through what may.
+
+mod connection;
+mod dns;
+mod first;
+mod http;
+mod limits;
+mod names;
+mod outbox;
+mod relay;
+mod resolver;
+mod served;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_core::SandboxId;
+use rustix::net::sockopt::set_socket_linger;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use self::outbox::Outbox;
+use self::resolver::Resolver;
+use self::served::Served;
+use super::channel::Channel;
+use super::message::{Opening, Order, Word};
+
+/// How often the supervisor hears how many bytes went through.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// Works until the supervisor is gone. To be called without any rights left; `channel` leads to the supervisor.
+pub fn run(channel: OwnedFd) -> io::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+    let worked = runtime.block_on(work(channel));
+    // Somebody may still wait for a resolver.
+    runtime.shutdown_background();
+    worked
+}
+
+async fn work(channel: OwnedFd) -> io::Result<()> {
+    let channel = Channel::new(channel)?;
+    let (outbox, mut words) = Outbox::new();
+    let mut worker = Worker { sandboxes: HashMap::new(), outbox, resolver: Arc::default() };
+    let mut tick = tokio::time::interval(TOLD_EVERY);
+    loop {
+        tokio::select! {
+            order = channel.receive::<Order>() => match order? {
+                Some((order, sockets)) => worker.obey(order, sockets),
+                None => return Ok(()),
+            },
+            word = next(&mut words) => channel.send(&word, &[]).await?,
+            _ = tick.tick() => worker.tell_used(),
+        }
+    }
+}
+
+/// The worker has an outbox itself, so that there is always a next word.
+async fn next(words: &mut mpsc::Receiver<Word>) -> Word {
+    match words.recv().await {
+        Some(word) => word,
+        None => std::future::pending().await,
+    }
+}
+
+struct Worker {
+    sandboxes: HashMap<SandboxId, Open>,
+    outbox: Outbox,
+    resolver: Arc<Resolver>,
+}
+
+/// A sandbox that is served, until this is dropped.
+struct Open {
+    served: Arc<Served>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    /// How much of what went through was told.
+    told: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.served.close();
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl Worker {
+    fn obey(&mut self, order: Order, sockets: Vec<OwnedFd>) {
+        match order {
+            Order::Open(opening) => self.open(*opening, sockets),
+            Order::Policy { sandbox, policy, serial } => {
+                if let Some(open) = self.sandboxes.get(&sandbox) {
+                    open.served.set_policy(policy);
+                }
+                self.done(serial);
+            }
+            Order::Close { sandbox, serial } => {
+                self.tell_used();
+                self.sandboxes.remove(&sandbox);
+                self.done(serial);
+            }
+            Order::Whose { serial, exec } => self.outbox.answered(serial, exec),
+            Order::Sync { serial } => self.done(serial),
+        }
+    }
+
+    /// Says that an order was carried out, after all that connections say on account of it now.
+    fn done(&self, serial: u64) {
+        self.say(Word::Done { serial });
+    }
+
+    fn say(&self, word: Word) {
+        let outbox = self.outbox.clone();
+        tokio::spawn(async move { outbox.say(word).await });
+    }
+
+    fn open(&mut self, opening: Opening, sockets: Vec<OwnedFd>) {
+        let (serial, used) = (opening.serial, opening.used);
+        let id = opening.sandbox.clone();
+        let served = Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone()));
+        let mut tasks = Vec::new();
+        let mut sockets = sockets.into_iter();
+        while let (Some(tcp), Some(questions)) = (sockets.next(), sockets.next()) {
+            match listener(tcp) {
+                Ok(listener) => tasks.push(tokio::spawn(accept(served.clone(), listener))),
+                Err(error) => tracing::error!(sandbox = %id, %error, "cannot take in connections"),
+            }
+            let served = served.clone();
+            tasks.push(tokio::spawn(async move {
+                if let Err(error) = dns::serve(served, questions).await {
+                    tracing::error!(%error, "questions about names are not answered any more");
+                }
+            }));
+        }
+        self.sandboxes.insert(id, Open { served, tasks, told: used });
+        self.done(serial);
+    }
+
+    fn tell_used(&mut self) {
+        for (id, open) in &mut self.sandboxes {
+            let used = open.served.limits.used();
+            if used > open.told {
+                let word = Word::Used { sandbox: id.clone(), bytes: used - open.told };
+                open.told = used;
+                let outbox = self.outbox.clone();
+                tokio::spawn(async move { outbox.say(word).await });
+            }
+        }
+    }
+}
+
+fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Takes in every connection; each is served by itself.
+async fn accept(served: Arc<Served>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => drop(tokio::spawn(connection::serve(served.clone(), client))),
+            // A connection that was reset meanwhile is not said here. Descriptors may be short.
+            Err(error) => {
+                tracing::warn!(sandbox = %served.id, %error, "cannot take in a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Has a connection end with a reset when it is closed.
+fn lingerless(socket: &TcpStream) {
+    let _ = set_socket_linger(socket, Some(Duration::ZERO));
+}

@@ -1,0 +1,208 @@
+//! One sandbox as the worker knows it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, SandboxId, Verdict};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::limits::{Limits, Reached};
+use super::names::{Forgotten, Names};
+use super::outbox::Outbox;
+use super::resolver::Resolver;
+use crate::door::message::{Opening, Word};
+use crate::policy::{Allowed, Denied, Destination, Reason};
+
+/// Marks whose executions are remembered.
+const MOST_MARKS: usize = 4096;
+
+/// What all its connections share.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) id: SandboxId,
+    attributed: bool,
+    /// The policy in force; nothing once the sandbox has ended.
+    policy: watch::Sender<Option<Arc<NetworkPolicy>>>,
+    pub(super) limits: Arc<Limits>,
+    names: Mutex<Names>,
+    marks: Mutex<HashMap<u32, ExecId>>,
+    outbox: Outbox,
+    pub(super) resolver: Arc<Resolver>,
+}
+
+impl Served {
+    pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>) -> Self {
+        let Opening { sandbox, policy, attributed, used, names, .. } = opening;
+        let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
+        Self {
+            id: sandbox,
+            attributed,
+            policy: watch::Sender::new(Some(Arc::new(policy))),
+            limits: Arc::new(Limits::new(bounds, used)),
+            names: Mutex::new(Names::restored(names)),
+            marks: Mutex::default(),
+            outbox,
+            resolver,
+        }
+    }
+
+    /// Judges by another policy from now on; those who wait for that are told.
+    pub(super) fn set_policy(&self, policy: NetworkPolicy) {
+        self.limits.set(policy.rules().map(|rules| rules.limits).unwrap_or_default());
+        self.policy.send_replace(Some(Arc::new(policy)));
+    }
+
+    /// The sandbox has ended, and whatever is open with it.
+    pub(super) fn close(&self) {
+        self.policy.send_replace(None);
+    }
+
+    pub(super) fn policy(&self) -> watch::Receiver<Option<Arc<NetworkPolicy>>> {
+        self.policy.subscribe()
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn marks(&self) -> MutexGuard<'_, HashMap<u32, ExecId>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a connection to this address is meant to lead.
+    pub(super) fn destination(&self, address: IpAddr) -> Result<Destination, Forgotten> {
+        let name = self.names().name(address)?;
+        Ok(name.map_or(Destination::Address(address), Destination::Name))
+    }
+
+    /// The address that stands for a name, once the supervisor will remember it.
+    pub(super) async fn address_of(&self, name: &HostName) -> IpAddr {
+        let (address, new) = self.names().address(name);
+        if let Some(place) = new {
+            self.say(Word::Named { sandbox: self.id.clone(), place, name: name.clone() }).await;
+        }
+        address.into()
+    }
+
+    /// The execution that a mark stands for. Where the host cannot tell, nothing; where it can, and this is none, an error.
+    pub(super) async fn whose(&self, mark: u32) -> Result<Option<ExecId>, Unattributed> {
+        if !self.attributed {
+            return Ok(None);
+        }
+        let known = self.marks().get(&mark).copied();
+        if let Some(exec) = known {
+            return Ok(Some(exec));
+        }
+        let exec = self.outbox.whose(&self.id, mark).await.ok_or(Unattributed)?;
+        let mut marks = self.marks();
+        if marks.len() >= MOST_MARKS {
+            marks.clear();
+        }
+        marks.insert(mark, exec);
+        Ok(Some(exec))
+    }
+
+    pub(super) async fn say(&self, word: Word) {
+        self.outbox.say(word).await;
+    }
+
+    /// Begins to write down something.
+    pub(super) fn trip(
+        self: &Arc<Self>,
+        exec: Option<ExecId>,
+        kind: FlowKind,
+        host: String,
+        port: Option<u16>,
+    ) -> Trip {
+        let time_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let flow = Flow {
+            seq: 0,
+            time_ms,
+            exec,
+            kind,
+            host,
+            port,
+            request: None,
+            address: None,
+            verdict: Verdict::Allowed,
+            rule: None,
+            sent: 0,
+            received: 0,
+            duration_us: 0,
+        };
+        Trip { served: self.clone(), flow, began: Instant::now() }
+    }
+}
+
+/// Nobody can tell which execution it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unattributed;
+
+/// Something that is under way, to be written down at its end.
+#[derive(Debug)]
+pub(super) struct Trip {
+    served: Arc<Served>,
+    pub(super) flow: Flow,
+    began: Instant,
+}
+
+impl Trip {
+    pub(super) fn allowed_by(&mut self, allowed: &Allowed) {
+        self.flow.rule = allowed.rule.as_ref().map(ToString::to_string);
+    }
+
+    /// Writes down how it ended.
+    pub(super) async fn end(mut self, verdict: Verdict) {
+        self.flow.verdict = verdict;
+        self.flow.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let served = self.served.clone();
+        served.say(Word::Flow { sandbox: served.id.clone(), flow: Box::new(self.flow) }).await;
+    }
+
+    /// Writes down that it was denied; to be done before whoever asked can know.
+    pub(super) async fn denied(mut self, denied: &Denied) {
+        self.flow.rule = denied.rule.as_ref().map(ToString::to_string);
+        self.end(Verdict::Denied {
+            reason: denied.reason.as_str().to_owned(),
+            what: denied.what.clone(),
+            how_to_grant: denied.how_to_grant.clone(),
+        })
+        .await;
+    }
+
+    pub(super) async fn failed(self, error: impl ToString) {
+        self.end(Verdict::Failed { error: error.to_string() }).await;
+    }
+}
+
+/// Why what was asked for is refused that no rule is about.
+pub(super) fn denied(what: String, reason: Reason) -> Denied {
+    let how_to_grant = match reason {
+        Reason::Forgotten => "Look the name up again, and connect to the address that it has now.",
+        Reason::TooManyConnections => {
+            "Close connections that are not needed, or have the sandbox's owner raise the limit `connections`."
+        }
+        Reason::TooManyRequests => {
+            "Ask less often, or have the sandbox's owner raise the limit `requests_per_second`."
+        }
+        Reason::VolumeUsedUp => "The sandbox's owner can raise the limit `total_bytes`.",
+        Reason::Malformed => "Send plain, well-formed HTTP/1.1 or TLS.",
+        _ => "Ask from a process of an execution.",
+    };
+    Denied { what, reason, rule: None, how_to_grant: how_to_grant.into() }
+}
+
+impl From<Reached> for Reason {
+    fn from(reached: Reached) -> Self {
+        match reached {
+            Reached::Connections => Self::TooManyConnections,
+            Reached::Requests => Self::TooManyRequests,
+            Reached::Total => Self::VolumeUsedUp,
+        }
+    }
+}
