@@ -5,6 +5,7 @@
 
 mod args;
 mod commands;
+mod door;
 mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -34,6 +35,9 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "ablation")]
     if let Err(error) = belljar_core::wall::ablation::read() {
         return finish(printer, Err(error.into()));
+    }
+    if let Some(status) = door::part() {
+        return status;
     }
     match args::parse(std::env::args_os()) {
         Parsed::Command(cli) => {

@@ -20,6 +20,7 @@ pub mod nursery;
 pub mod plan;
 mod policy;
 pub mod record;
+pub mod rights;
 pub mod seccomp;
 pub mod slot;
 #[doc(hidden)]

@@ -10,7 +10,7 @@ use belljar_core::Wall;
 use rustix::fs::{FlockOperation, flock};
 
 /// The first host id of slot 0. Above what login tools, distributions and container managers hand out.
-const FIRST_ID: u32 = 0x7000_0000;
+pub(crate) const FIRST_ID: u32 = 0x7000_0000;
 
 /// How many ids a slot has.
 const IDS: u32 = 65_536;

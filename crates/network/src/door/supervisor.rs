@@ -44,6 +44,7 @@ pub type Start = Box<dyn Fn(OwnedFd) -> io::Result<Child> + Send + Sync>;
 
 /// Keeps the door of a data directory, until nobody needs it. Returns at once if another does.
 pub async fn run(home: &Path, start: Start) -> io::Result<()> {
+    belljar_jail::rights::most_descriptors()?;
     let lock =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(home.join(LOCK_FILE))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {

@@ -31,8 +31,9 @@ use super::message::{Opening, Order, Word};
 /// How often the supervisor hears how many bytes went through.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Works until the supervisor is gone. To be called without any rights left; `channel` leads to the supervisor.
+/// Gives up all rights, and works until the supervisor is gone, to which `channel` leads. The process must be of one thread.
 pub fn run(channel: OwnedFd) -> io::Result<()> {
+    belljar_jail::rights::confine_worker()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
     let worked = runtime.block_on(work(channel));

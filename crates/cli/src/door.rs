@@ -1,0 +1,88 @@
+//! The parts that the program plays for itself: the door's supervisor and its worker. Nobody types these.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use belljar_network::door::{Client, LOG_FILE, supervisor, worker};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+const SUPERVISOR: &str = "door-supervisor";
+const WORKER: &str = "door-worker";
+/// What the door writes to its log, unless `BELLJAR_LOG` says otherwise.
+const LEVEL: &str = "warn";
+
+/// Plays such a part if the command line asks for one.
+pub(crate) fn part() -> Option<ExitCode> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let played = match &words[..] {
+        [part, home] if part == SUPERVISOR => supervise(Path::new(home)),
+        [part] if part == WORKER => work(),
+        _ => return None,
+    };
+    Some(match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the door closes");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The door of a data directory, which this program opens when it is needed.
+pub(crate) fn client(home: &Path) -> io::Result<Client> {
+    let program = std::env::current_exe()?;
+    let at = home.to_owned();
+    Ok(Client::new(home, Box::new(move || open(&program, &at))))
+}
+
+/// Starts the supervisor, apart from whatever started us.
+fn open(program: &Path, home: &Path) -> io::Result<()> {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(home.join(LOG_FILE))?;
+    let mut command = Command::new(program);
+    command.arg(SUPERVISOR).arg(home).current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let mut child = command.spawn()?;
+    // Nobody waits for it but to have it reaped.
+    std::thread::spawn(move || drop(child.wait()));
+    Ok(())
+}
+
+fn supervise(home: &Path) -> io::Result<()> {
+    start_log();
+    let _ = rustix::process::setsid();
+    let program = std::env::current_exe()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(supervisor::run(home, Box::new(move |channel| employ(&program, channel))))
+}
+
+fn employ(program: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child> {
+    let mut command = tokio::process::Command::new(program);
+    command.arg(WORKER).env_clear().stdin(Stdio::from(channel)).stdout(Stdio::null()).kill_on_drop(true);
+    if let Some(level) = std::env::var_os("BELLJAR_LOG") {
+        command.env("BELLJAR_LOG", level);
+    }
+    command.spawn()
+}
+
+fn work() -> io::Result<()> {
+    start_log();
+    // Should the supervisor be killed, there is no door.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let channel = io::stdin().as_fd().try_clone_to_owned()?;
+    worker::run(channel)
+}
+
+fn start_log() {
+    let level = std::env::var("BELLJAR_LOG").unwrap_or_else(|_| LEVEL.into());
+    let _ = crate::log::start(Some(&level));
+}

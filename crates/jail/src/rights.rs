@@ -1,0 +1,58 @@
+//! What a process outside gives up before it reads anything that comes from inside.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::landlock::{self, Reach};
+use crate::namespaces::check;
+use crate::slot;
+
+/// The host's user id under which the door's worker runs, where there is root to give it: nobody else's.
+const WORKER: u32 = slot::FIRST_ID - 1;
+
+/// Where a program finds what it needs to look up names.
+const TO_LOOK_UP_NAMES: [&str; 7] =
+    ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/resolvconf", "/proc/sys/net"];
+
+/// Takes the rights of the door's worker away: what is left is the network, and what is needed to look up names.
+pub fn confine_worker() -> io::Result<()> {
+    most_descriptors()?;
+    let places = landlock::places(&TO_LOOK_UP_NAMES).map_err(io::Error::other)?;
+    give_up(rustix::process::geteuid().is_root().then_some(WORKER))?;
+    if landlock::abi() >= 1 {
+        let places: Vec<_> = places.iter().map(AsFd::as_fd).collect();
+        let rules = landlock::ruleset(&places, &[], &[], Reach::OwnDomain).map_err(io::Error::other)?;
+        landlock::restrict_self(rules.as_fd())?;
+    }
+    Ok(())
+}
+
+/// Lets the process have as many descriptors as it may.
+pub fn most_descriptors() -> io::Result<()> {
+    let files = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })?)
+}
+
+/// Becomes another user, if one is given, without any capability or way to get one. The process must be of one thread.
+pub(crate) fn give_up(user: Option<u32>) -> io::Result<()> {
+    if let Some(user) = user {
+        // SAFETY: plain system calls on numbers and valid pointers; the process is single-threaded. All capabilities
+        // are cleared by hand, because the launcher's securebits keep them across changes of user.
+        unsafe {
+            check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) as i32)?;
+            check(libc::syscall(libc::SYS_setresgid, user, user, user) as i32)?;
+            check(libc::syscall(libc::SYS_setresuid, user, user, user) as i32)?;
+            let header: [u32; 2] = [0x2008_0522, 0];
+            let none = [0u32; 6];
+            check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as i32)?;
+        }
+    }
+    // SAFETY: plain system calls on numbers.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
+    }
+    Ok(())
+}
