@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use tokio::sync::{Mutex, mpsc};
 
 use super::connection;
+use super::network::JailNetwork;
 use super::record;
 use super::sandbox::blocking;
 
@@ -29,7 +30,12 @@ pub(super) async fn wait(state_dir: &Path, exec: ExecId) -> Result<Ending> {
 }
 
 /// Its output as far as it was kept, and its end.
-pub(super) async fn attach(state_dir: &Path, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
+pub(super) async fn attach(
+    state_dir: &Path,
+    network: Option<JailNetwork>,
+    exec: ExecId,
+    from: Position,
+) -> Result<Box<dyn ExecHandle>> {
     let execution = find(state_dir, exec).await?;
     let end = execution.end;
     let directory = state_dir.join(SPOOL_DIR);
@@ -41,7 +47,7 @@ pub(super) async fn attach(state_dir: &Path, exec: ExecId, from: Position) -> Re
     });
     let (spool, reader) = found.await?.ok_or_else(|| from.beyond(end))?;
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(read(execution, spool, reader, sender));
+    tokio::spawn(read(execution, network, spool, reader, sender));
     Ok(Box::new(Afterwards(Mutex::new(receiver))))
 }
 
@@ -58,7 +64,13 @@ async fn find(state_dir: &Path, exec: ExecId) -> Result<Remembered> {
 type News = Result<ExecEvent>;
 
 /// Tells everything there is to tell of an execution, until nobody listens.
-async fn read(execution: Remembered, mut spool: Spool, mut reader: Reader, listener: mpsc::Sender<News>) {
+async fn read(
+    execution: Remembered,
+    network: Option<JailNetwork>,
+    mut spool: Spool,
+    mut reader: Reader,
+    listener: mpsc::Sender<News>,
+) {
     let start = Duration::from_micros(execution.start_us);
     let mut event = Ok(ExecEvent::Started { exec: execution.info.exec, start });
     loop {
@@ -75,6 +87,12 @@ async fn read(execution: Remembered, mut spool: Spool, mut reader: Reader, liste
         });
         let Ok((same_spool, same_reader, piece)) = next.await else { return };
         (spool, reader) = (same_spool, same_reader);
+        if let (Ok(None), Some(network)) = (&piece, &network) {
+            let denied = network.denials(execution.info.exec).await;
+            if !denied.is_empty() && listener.send(Ok(ExecEvent::Denied(denied))).await.is_err() {
+                return;
+            }
+        }
         let Ending { termination, usage, duration, oom_kills } = execution.ending;
         event = piece.map(|piece| match piece {
             Some(Piece::Bytes(stream, bytes)) => ExecEvent::Output { stream, bytes: bytes.into() },

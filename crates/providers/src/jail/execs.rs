@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use super::afterwards;
 use super::connection::{self, Incoming, Receiver, Sender, Way};
+use super::network::JailNetwork;
 
 /// How long a monitor may say nothing after a command's time is over.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -22,15 +23,16 @@ const SILENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct JailExecs {
     pub(super) way: Way,
+    pub(super) network: Option<JailNetwork>,
 }
 
 /// Runs a command to its end; dropping the future kills it.
-pub(super) async fn execute(way: &Way, mut request: ExecRequest) -> Result<ExecResult> {
+pub(super) async fn execute(execs: &JailExecs, mut request: ExecRequest) -> Result<ExecResult> {
     // Nobody can send input here, and a command that waited for it would wait in vain.
     request.stdin = Stdin::Empty;
     let timeout = request.timeout;
     let request = Request::Exec { request: Box::new(request), kill_on_close: true };
-    let handle = follow(way, request, Some(timeout)).await?;
+    let handle = execs.follow(request, Some(timeout)).await?;
     let mut events = Vec::new();
     while let Some(event) = handle.next().await? {
         events.push(event);
@@ -38,16 +40,26 @@ pub(super) async fn execute(way: &Way, mut request: ExecRequest) -> Result<ExecR
     Ok(ExecResult::collect(events))
 }
 
-/// Follows a command from its start, or says why it could not be started or found.
-async fn follow(way: &Way, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
-    let (sender, receiver) = way.open(request).await?;
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut following = Following { receiver, first: None, finished: false, deadline, way: way.clone() };
-    following.first = following.next().await?;
-    Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
-}
-
 impl JailExecs {
+    /// Follows a command from its start, or says why it could not be started or found.
+    async fn follow(&self, request: Request, timeout: Option<Duration>) -> Result<JailHandle> {
+        let (sender, receiver) = self.way.open(request).await?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (way, network) = (self.way.clone(), self.network.clone());
+        let mut following = Following {
+            receiver,
+            first: None,
+            exec: None,
+            ending: None,
+            finished: false,
+            deadline,
+            way,
+            network,
+        };
+        following.first = following.next().await?;
+        Ok(JailHandle { sender: Mutex::new(sender), receiver: Mutex::new(following) })
+    }
+
     async fn steer(&self, request: Request) -> Result<()> {
         self.way.ask(request).await.map(drop)
     }
@@ -71,13 +83,13 @@ impl Execs for JailExecs {
         request.check()?;
         let timeout = request.timeout;
         let request = Request::Exec { request: Box::new(request), kill_on_close: false };
-        Ok(Box::new(follow(&self.way, request, Some(timeout)).await?))
+        Ok(Box::new(self.follow(request, Some(timeout)).await?))
     }
 
     async fn attach(&self, exec: ExecId, from: Position) -> Result<Box<dyn ExecHandle>> {
-        match follow(&self.way, Request::Attach { exec, from }, None).await {
+        match self.follow(Request::Attach { exec, from }, None).await {
             Err(error) if error.code == ErrorCode::SandboxGone => {
-                afterwards::attach(&self.way.state_dir, exec, from).await
+                afterwards::attach(&self.way.state_dir, self.network.clone(), exec, from).await
             }
             followed => Ok(Box::new(followed?)),
         }
@@ -127,10 +139,21 @@ struct Following {
     receiver: Receiver,
     /// Read ahead, when following began.
     first: Option<ExecEvent>,
+    /// Which it is, once that is known.
+    exec: Option<ExecId>,
+    /// The end, if it has come and what was denied is to be told first.
+    ending: Option<Ended>,
     finished: bool,
     /// When the command must have ended, if anybody still watches over it.
     deadline: Option<Instant>,
     way: Way,
+    network: Option<JailNetwork>,
+}
+
+struct Ended {
+    event: ExecEvent,
+    /// Whether what was denied has been asked for.
+    is_explained: bool,
 }
 
 impl Following {
@@ -138,14 +161,36 @@ impl Following {
         if let Some(event) = self.first.take() {
             return Ok(Some(event));
         }
-        while !self.finished {
+        while !self.finished && self.ending.is_none() {
             let Some(incoming) = self.incoming().await? else { return Err(connection::lost()) };
-            if let Some(event) = event(incoming)? {
-                self.finished = matches!(event, ExecEvent::Finished { .. });
-                return Ok(Some(event));
+            match event(incoming)? {
+                Some(event @ ExecEvent::Finished { .. }) => {
+                    self.ending = Some(Ended { event, is_explained: false });
+                }
+                Some(event) => {
+                    if let ExecEvent::Started { exec, .. } = event {
+                        self.exec = Some(exec);
+                    }
+                    return Ok(Some(event));
+                }
+                None => {}
             }
         }
-        Ok(None)
+        Ok(self.end().await)
+    }
+
+    /// What was denied, if anything was, and then the end.
+    async fn end(&mut self) -> Option<ExecEvent> {
+        let ending = self.ending.as_mut()?;
+        if let (false, Some(network), Some(exec)) = (ending.is_explained, &self.network, self.exec) {
+            let denied = network.denials(exec).await;
+            ending.is_explained = true;
+            if !denied.is_empty() {
+                return Some(ExecEvent::Denied(denied));
+            }
+        }
+        self.finished = true;
+        self.ending.take().map(|ending| ending.event)
     }
 }
 

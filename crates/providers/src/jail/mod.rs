@@ -3,8 +3,10 @@
 
 mod afterwards;
 mod connection;
+mod egress;
 mod execs;
 mod files;
+mod network;
 mod nursery;
 pub(crate) mod programs;
 mod record;
@@ -18,8 +20,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Capabilities, Capability, Error, ErrorCode, Provider, ProviderName, Result, Sandbox, SandboxId,
-    SandboxInfo, SandboxSpec,
+    Capabilities, Capability, Door, Error, ErrorCode, NetworkPolicy, Provider, ProviderName, Result, Sandbox,
+    SandboxId, SandboxInfo, SandboxSpec,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
@@ -27,6 +29,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use self::connection::Way;
+use self::network::{JailNetwork, in_force};
 use self::nursery::Nursery;
 use self::programs::Programs;
 use self::record::{Lease, Remains, is_alive, remains};
@@ -47,6 +50,7 @@ pub struct Jail {
     programs: Programs,
     nursery: Nursery,
     epoch: Option<u64>,
+    door: Option<Arc<dyn Door>>,
 }
 
 impl Jail {
@@ -54,7 +58,7 @@ impl Jail {
     pub fn new(home: Home) -> Result<Self> {
         let programs = Programs::install(&home)?;
         let nursery = Nursery::new(programs.jail.clone(), home.log());
-        Ok(Self { home, programs, nursery, epoch: None })
+        Ok(Self { home, programs, nursery, epoch: None, door: None })
     }
 
     /// The same in the name of an engine with this epoch: sandboxes that have heard of a higher one refuse whatever it
@@ -63,6 +67,24 @@ impl Jail {
     pub fn with_epoch(mut self, epoch: u64) -> Self {
         self.epoch = Some(epoch);
         self
+    }
+
+    /// The same with a door, through which sandboxes can be granted a network.
+    #[must_use]
+    pub fn with_door(mut self, door: Arc<dyn Door>) -> Self {
+        self.door = Some(door);
+        self
+    }
+
+    /// The network of a sandbox with this policy, if there is a door.
+    fn network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Option<JailNetwork> {
+        Some(JailNetwork {
+            id: id.clone(),
+            way: self.way(id),
+            door: self.door.clone()?,
+            templates: self.home.templates(),
+            is_granted: *policy != NetworkPolicy::None,
+        })
     }
 
     fn way(&self, id: &SandboxId) -> Way {
@@ -93,6 +115,7 @@ impl Jail {
             shell: template.shell.to_string_lossy().into_owned(),
             ttl: spec.ttl,
             guest: self.programs.guest.clone(),
+            doorway: spec.network != NetworkPolicy::None,
         }
     }
 
@@ -154,6 +177,12 @@ fn template_problem(error: &TemplateError) -> Error {
     Error::new(code, words).hint("`--template host` uses this machine's own programs")
 }
 
+/// The template that a sandbox is made from.
+async fn template_of(spec: &SandboxSpec, cache: &Path) -> Result<Template> {
+    let (name, cache) = (spec.template.clone(), cache.to_owned());
+    blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error))).await
+}
+
 /// Removes a sandbox's directory unless the launch went well.
 struct Unfinished(Option<PathBuf>);
 
@@ -172,17 +201,24 @@ impl Provider for Jail {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Capability::{Control, Files, Isolation, Limits, Pause, Pty, Root, Signal, Stdin, Stream};
+        use Capability::{
+            Control, Files, Isolation, Limits, Network, Pause, Pty, Root, Signal, Stdin, Stream,
+        };
         let mut list = vec![Stream, Stdin, Pty, Signal, Files, Control, Isolation];
         if rustix::process::geteuid().is_root() {
             list.extend([Root, Limits, Pause]);
+        }
+        if self.door.is_some() {
+            list.push(Network);
         }
         Capabilities::of(&list)
     }
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
-        spec.network.check_without_door(ProviderName::Jail)?;
+        if self.door.is_none() {
+            spec.network.check_without_door(ProviderName::Jail)?;
+        }
         check_ids()?;
         spec.limits = spec.limits.fitted();
         // It begins while we make the sandbox's directory and look for the template.
@@ -194,11 +230,21 @@ impl Provider for Jail {
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
-        let (name, cache) = (spec.template.clone(), self.home.templates());
-        let template =
-            blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error)))
-                .await?;
+        let template = template_of(&spec, &self.home.templates()).await?;
+        let network = self.network(&id, &spec.network);
+        let granted = network.as_ref().filter(|network| network.is_granted);
+        if let Some(network) = granted {
+            network.write(in_force(&template, &spec.network)?).await?;
+        }
         self.launch(&mut launcher, &self.plan(&id, &spec, template)).await?;
+        // Nothing runs inside before there is somebody at the door; and if nobody comes, nothing will.
+        if let Some(network) = granted
+            && let Err(error) = network.see_to().await
+        {
+            let tie = Tie::new(launcher, held);
+            let _ = Jailed::new(id.clone(), self.way(&id), Some(tie), None).cleanup().await;
+            return Err(error);
+        }
         let tie = if spec.tied_to_creator {
             Some(Tie::new(launcher, held))
         } else {
@@ -208,16 +254,17 @@ impl Provider for Jail {
         };
         unfinished.0 = None;
         let way = self.way(&id);
-        Ok(Arc::new(Jailed::new(id, way, tie)))
+        Ok(Arc::new(Jailed::new(id, way, tie, network)))
     }
 
     async fn open(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
         let way = self.way(id);
-        if Lease::read(&way.state_dir).is_none() {
+        let Some(lease) = Lease::read(&way.state_dir) else {
             return Err(Error::new(ErrorCode::NotFound, format!("no sandbox `{id}`"))
                 .hint("`belljar ls -a` lists the ones there are"));
-        }
-        Ok(Arc::new(Jailed::new(id.clone(), way, None)))
+        };
+        let network = self.network(id, &lease.spec.network);
+        Ok(Arc::new(Jailed::new(id.clone(), way, None, network).recalled()))
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {

@@ -19,7 +19,7 @@ use crate::names::taken;
 
 const LEASE_FILE: &str = "lease.json";
 /// None of these files is longer.
-const MAX_RECORD: u64 = MAX_EXECUTIONS as u64 + 2;
+pub(super) const MAX_RECORD: u64 = MAX_EXECUTIONS as u64 + 2;
 
 /// What was promised, before anything was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -162,7 +162,7 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)
 }
 
-fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
+pub(super) fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);

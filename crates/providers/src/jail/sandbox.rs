@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Control, Error, ErrorCode, ExecRequest, ExecResult, Execs, FilePath, Files, ProviderName,
-    Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats, UserName,
+    ByteStream, Capability, Control, Error, ErrorCode, ExecRequest, ExecResult, Execs, FilePath, Files,
+    Network, ProviderName, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats, UserName,
 };
 use belljar_jail::control::{Answer, Ended, Request};
 use belljar_jail::sweep;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 
 use super::connection::{self, Way};
 use super::execs::{self, JailExecs, unexpected};
 use super::files::{self, JailFiles};
+use super::network::JailNetwork;
 use super::record::{Lease, built, ended, is_alive};
 
 /// How long the end of a sandbox may take before we say that it did not end.
@@ -33,6 +35,17 @@ pub(super) struct Jailed {
     files: JailFiles,
     control: JailControl,
     tie: Option<Arc<Tie>>,
+    network: Option<JailNetwork>,
+    /// Has the door look after it, where that was not done when it was made.
+    recall: Option<AbortHandle>,
+}
+
+impl Drop for Jailed {
+    fn drop(&mut self) {
+        if let Some(recall) = &self.recall {
+            recall.abort();
+        }
+    }
 }
 
 /// What we hold of a sandbox that is to end with us.
@@ -56,16 +69,33 @@ impl Tie {
 }
 
 impl Jailed {
-    pub(super) fn new(id: SandboxId, way: Way, tie: Option<Tie>) -> Self {
+    /// `network` is there if there is a door.
+    pub(super) fn new(id: SandboxId, way: Way, tie: Option<Tie>, network: Option<JailNetwork>) -> Self {
         let tie = tie.map(Arc::new);
         Self {
-            execs: JailExecs { way: way.clone() },
+            execs: JailExecs { way: way.clone(), network: network.clone() },
             files: JailFiles { way: way.clone() },
             control: JailControl { way: way.clone(), tie: tie.clone() },
             id,
             way,
             tie,
+            network,
+            recall: None,
         }
+    }
+
+    /// The same of one that is there already: a door that is gone meanwhile is opened again, while this is used.
+    pub(super) fn recalled(mut self) -> Self {
+        let network = self.network.clone().filter(|network| network.is_granted);
+        if let Some(network) = network.filter(|network| is_alive(&network.way.state_dir)) {
+            let recall = async move {
+                if let Err(error) = network.see_to().await {
+                    tracing::warn!(sandbox = %network.id, %error, "the door does not look after it");
+                }
+            };
+            self.recall = Some(tokio::spawn(recall).abort_handle());
+        }
+        self
     }
 }
 
@@ -81,7 +111,7 @@ impl Sandbox for Jailed {
 
     async fn execute(&self, request: ExecRequest) -> Result<ExecResult> {
         request.check()?;
-        execs::execute(&self.way, request).await
+        execs::execute(&self.execs, request).await
     }
 
     async fn upload(&self, path: &FilePath, user: UserName, content: ByteStream) -> Result<u64> {
@@ -110,6 +140,13 @@ impl Sandbox for Jailed {
 
     fn control(&self) -> Result<&dyn Control> {
         Ok(&self.control)
+    }
+
+    fn network(&self) -> Result<&dyn Network> {
+        match &self.network {
+            Some(network) => Ok(network),
+            None => Err(Error::unsupported(ProviderName::Jail, Capability::Network)),
+        }
     }
 }
 

@@ -86,7 +86,8 @@ const BASHRC: &str = "case $- in *i*) ;; *) return ;; esac\nalias ls='ls --color
 const GENERATED: &[(&str, &str)] = &[
     ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"),
     ("/etc/host.conf", "multi on\n"),
-    ("/etc/resolv.conf", "# Filled in when a sandbox is granted a network.\n"),
+    // Any address that is not the sandbox's own: whichever is asked, the door answers, and where there is none, nobody.
+    ("/etc/resolv.conf", "nameserver 10.255.255.53\noptions timeout:3 attempts:2\n"),
     (
         "/etc/nsswitch.conf",
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\n\

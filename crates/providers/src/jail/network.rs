@@ -1,0 +1,135 @@
+//! What a jail may reach: the policy that its directory holds, and the door that judges by it.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use belljar_core::{
+    Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
+    SandboxId, Target,
+};
+use belljar_jail::control::Request;
+
+use super::connection::{self, Way};
+use super::egress;
+use super::record::{Lease, MAX_RECORD, read_json};
+use super::sandbox::blocking;
+use super::template_of;
+use crate::home::problem;
+use crate::template::Template;
+
+/// How long the end of an execution waits to hear what it was denied.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The network of one sandbox, where there is a door.
+#[derive(Clone, Debug)]
+pub(super) struct JailNetwork {
+    pub(super) id: SandboxId,
+    pub(super) way: Way,
+    pub(super) door: Arc<dyn Door>,
+    /// Where templates are kept, which say what the sets of hosts stand for.
+    pub(super) templates: std::path::PathBuf,
+    /// Whether the sandbox was made with one; otherwise nothing leads out of it, for good.
+    pub(super) is_granted: bool,
+}
+
+impl JailNetwork {
+    /// Has the door serve the sandbox, if it has a network.
+    pub(super) async fn see_to(&self) -> Result<()> {
+        if self.is_granted { self.door.see_to(&self.id).await } else { Ok(()) }
+    }
+
+    /// What an execution was denied. A door that cannot be asked is no reason for the execution to fail.
+    pub(super) async fn denials(&self, exec: ExecId) -> Vec<Denial> {
+        if !self.is_granted {
+            return Vec::new();
+        }
+        match tokio::time::timeout(PATIENCE, self.door.denials(&self.id, exec)).await {
+            Ok(Ok(denials)) => denials,
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox = %self.id, exec = exec.0, %error, "cannot tell what was denied");
+                Vec::new()
+            }
+            Err(_) => {
+                tracing::warn!(sandbox = %self.id, exec = exec.0, "cannot tell what was denied: the door is silent");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Writes the policy that is in force from the next time that the door looks.
+    pub(super) async fn write(&self, policy: NetworkPolicy) -> Result<()> {
+        let directory = self.way.state_dir.clone();
+        blocking(move || {
+            let text = serde_json::to_vec(&policy).unwrap_or_default();
+            if text.len() as u64 > MAX_RECORD {
+                let wrong = format!("the network policy has {} bytes; the most is {MAX_RECORD}", text.len());
+                return Err(Error::new(ErrorCode::InvalidArgument, wrong)
+                    .hint("name hosts together, as in `*.example.org` or `192.0.2.0/24:443`"));
+            }
+            // Made for its owner alone, and seen whole or not at all.
+            let written = tempfile::NamedTempFile::new_in(&directory).and_then(|mut file| {
+                file.write_all(&text)?;
+                file.persist(directory.join(POLICY_FILE)).map_err(|error| error.error)
+            });
+            written.map(drop).map_err(|error| problem(&directory.join(POLICY_FILE), &error))
+        })
+        .await
+    }
+}
+
+/// The policy as it is enforced, with the sets of hosts that the template knows resolved.
+pub(super) fn in_force(_template: &Template, policy: &NetworkPolicy) -> Result<NetworkPolicy> {
+    let rules = policy.rules().into_iter().flat_map(|rules| rules.allow.iter().chain(&rules.deny));
+    let sets = rules.filter_map(|rule| match rule.target {
+        Target::Set(name) => Some(name),
+        Target::Host(_) | Target::Net(_) => None,
+    });
+    match sets.into_iter().next() {
+        Some(set) => Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("the set `{set}` stands for no host on this machine"),
+        )
+        .hint("grant hosts by name, as in `--allow example.org`")),
+        None => Ok(policy.clone()),
+    }
+}
+
+#[async_trait]
+impl Network for JailNetwork {
+    async fn policy(&self) -> Result<NetworkPolicy> {
+        if !self.is_granted {
+            return Ok(NetworkPolicy::None);
+        }
+        let path = self.way.state_dir.join(POLICY_FILE);
+        blocking(move || match read_json(&path) {
+            Some(policy) => Ok(policy),
+            None if !path.exists() => Err(connection::gone()),
+            None => Err(Error::new(ErrorCode::Internal, format!("cannot read {}", path.display()))
+                .hint("set the policy anew with `belljar net set`")),
+        })
+        .await
+    }
+
+    async fn set_policy(&self, policy: NetworkPolicy) -> Result<()> {
+        if !self.is_granted {
+            return Err(Error::new(
+                ErrorCode::Unsupported,
+                format!("sandbox `{}` was made without a network, and cannot be given one", self.id),
+            )
+            .hint("create another with `--net allowlist` or `--allow RULE`; its policy can be changed"));
+        }
+        policy.check()?;
+        // It must live, and the engine in whose name this is done must not have been taken over.
+        self.way.ask(Request::Status).await?;
+        let lease = Lease::read(&self.way.state_dir).ok_or_else(connection::gone)?;
+        let template = template_of(&lease.spec, &self.templates).await?;
+        self.write(in_force(&template, &policy)?).await?;
+        self.see_to().await
+    }
+
+    async fn flows(&self, after: u64, follow: bool) -> Result<FlowStream> {
+        Ok(egress::flows(self.way.state_dir.clone(), after, follow))
+    }
+}
