@@ -21,12 +21,19 @@ pub(crate) async fn provider(name: ProviderName, home: Option<PathBuf>) -> Resul
             let home = Home::open(home)?;
             match Client::find(home.path()).await? {
                 Some(engine) => Ok(Box::new(engine)),
-                None => Ok(Box::new(Jail::new(home)?)),
+                None => Ok(Box::new(jail(home)?)),
             }
         }
         ProviderName::Local => Ok(Box::new(Local::new())),
         ProviderName::Fake => Err(Error::new(ErrorCode::InvalidArgument, "the `fake` provider is for tests")),
     }
+}
+
+/// The jail, with the door of its data directory.
+fn jail(home: Home) -> Result<Jail> {
+    let door = crate::door::client(home.path())
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("cannot find the program itself: {error}")))?;
+    Ok(Jail::new(home)?.with_door(Arc::new(door)))
 }
 
 /// The provider whose sandboxes outlive the command that made them.
@@ -56,7 +63,7 @@ pub(crate) async fn new_engine(
     let path = home.path().to_owned();
     let provider = |epoch| {
         lock.set_epoch(epoch)?;
-        Ok(Arc::new(Jail::new(home)?.with_epoch(epoch)) as Arc<dyn Provider>)
+        Ok(Arc::new(jail(home)?.with_epoch(epoch)) as Arc<dyn Provider>)
     };
     let engine = Engine::start(Arc::new(store), lock.epoch(), provider, config).await?;
     Ok((engine, lock, reception, path))
