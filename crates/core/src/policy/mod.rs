@@ -5,8 +5,8 @@ mod path;
 mod rule;
 mod text;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -49,6 +49,25 @@ pub struct Rules {
 impl Rules {
     /// How many rules a policy can have, of both kinds together.
     pub const MAX: usize = 1000;
+
+    /// Replaces each set by the rules that it was resolved to. A set that was not resolved stays, and then allows nothing,
+    /// or, where it is denied, denies everything.
+    #[must_use]
+    pub fn expand(&self, resolved: &BTreeMap<SetName, Vec<Rule>>) -> Self {
+        let allow = self.allow.iter().flat_map(|rule| rule.members(resolved)).collect();
+        // What is denied is denied wherever it is.
+        let deny = self.deny.iter().flat_map(|rule| rule.members(resolved));
+        let deny = deny.map(|rule| Rule { private: false, ..rule }).collect();
+        Self { allow, deny, limits: self.limits }
+    }
+
+    /// A set that is still only a name.
+    pub fn unresolved(&self) -> Option<SetName> {
+        self.allow.iter().chain(&self.deny).find_map(|rule| match rule.target {
+            Target::Set(name) => Some(name),
+            Target::Host(_) | Target::Net(_) => None,
+        })
+    }
 }
 
 /// How much of the network a sandbox may use. Every field is always enforced; one that is left out has its default.
@@ -163,26 +182,6 @@ impl NetworkPolicy {
             checked.map_err(|error| wrong(format!("rule `{rule:.120}`: {error}")))?;
         }
         rules.limits.check().map_err(|(field, problem)| wrong(format!("limit `{field}`: {problem}")))
-    }
-}
-
-impl FromStr for NetworkPolicy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "none" => Ok(Self::None),
-            "allowlist" | "open" | "record" | "replay" => Err(Error::new(
-                ErrorCode::Unsupported,
-                format!("network policy `{text}` is not available in this version"),
-            )
-            .hint("leave `--net` out, or use `--net none`; bring files in with `--file SRC:DST`")),
-            _ => Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("unknown network policy `{}`", text.escape_debug()),
-            )
-            .hint("the only policy in this version is `none`")),
-        }
     }
 }
 
@@ -319,6 +318,34 @@ mod tests {
         ] {
             assert!(read(json).is_err(), "{json}");
         }
+    }
+
+    #[test]
+    fn sets_become_their_members() {
+        let rule = |text: &str| text.parse::<Rule>().unwrap();
+        let rules = Rules {
+            allow: vec![rule("pypi"), rule("a.org"), rule("npm private")],
+            deny: vec![rule("github"), rule("pypi")],
+            ..Rules::default()
+        };
+        let resolved = BTreeMap::from([
+            (SetName::Pypi, vec![rule("index.example:443"), rule("files.example:443 private")]),
+            (SetName::Npm, vec![rule("npm.example")]),
+        ]);
+        let expanded = rules.expand(&resolved);
+        let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            texts(&expanded.allow),
+            ["index.example:443", "files.example:443 private", "a.org", "npm.example private"]
+        );
+        assert_eq!(
+            texts(&expanded.deny),
+            ["github", "index.example:443", "files.example:443"],
+            "what is not resolved stays, and a denial is never about private addresses alone"
+        );
+        assert_eq!(expanded.unresolved(), Some(SetName::Github));
+        assert_eq!(expanded.expand(&resolved), expanded);
+        assert!(NetworkPolicy::Allowlist(expanded).check().is_ok());
     }
 
     #[test]

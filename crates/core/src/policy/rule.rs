@@ -1,6 +1,7 @@
 //! One line of a policy: what it is about, and how it is written.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -75,6 +76,21 @@ impl Rule {
     pub fn closed_ports(&self) -> &[PortRange] {
         const ALL: &[PortRange] = &[PortRange { first: 1, last: u16::MAX }];
         if self.ports.is_empty() { ALL } else { &self.ports }
+    }
+
+    /// What the rule stands for: itself, or the members of its set.
+    pub(super) fn members(&self, resolved: &BTreeMap<SetName, Vec<Rule>>) -> Vec<Rule> {
+        let members = match &self.target {
+            Target::Set(name) => resolved.get(name),
+            Target::Host(_) | Target::Net(_) => None,
+        };
+        match members {
+            Some(members) => members
+                .iter()
+                .map(|member| Rule { private: member.private || self.private, ..member.clone() })
+                .collect(),
+            None => vec![self.clone()],
+        }
     }
 
     /// Refuses what is out of bounds or can mean nothing, in either list.

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::cache::{self, hex};
 use super::certificates;
 use super::interpreter::{self, Found, Interpreter};
+use super::sets;
 use super::settings;
 use super::skeleton;
 use super::source::Source;
@@ -63,6 +64,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
     let prefixes = mounted_prefixes(&found.interpreters);
     let settings = settings::read(source, &prefixes);
     notes.extend(settings.notes.iter().cloned());
+    let sets = sets::resolve(source, &settings, &found.interpreters, &mut notes);
 
     let links = system_links(source);
     let mut mounts = system_mounts(source, &links);
@@ -102,6 +104,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
         notes,
         interpreters: found.interpreters,
         package_sources: settings.sources,
+        sets,
     };
     template.digest = digest(source, &template, &layer)?;
     let place = cache_dir.join(&template.digest);

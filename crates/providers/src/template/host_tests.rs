@@ -1,5 +1,7 @@
 use std::os::unix::fs::MetadataExt;
 
+use belljar_core::NetworkPolicy;
+
 use super::super::settings::testing::{PLANTED, plant};
 use super::super::source::testing::FakeHost;
 use super::*;
@@ -152,6 +154,26 @@ fn changes_of_the_host_are_noticed() {
     assert_eq!(after.package_sources[0].url, "https://new.example/");
     python_at(&host, "/opt/py/3.12.1");
     assert_eq!(resolve(&host.source(&[]), cache.path()).unwrap().interpreters.len(), 1);
+}
+
+#[test]
+fn sets_in_a_policy_are_resolved_or_refused() {
+    let host = FakeHost::new();
+    host.write("/etc/pip.conf", "[global]\nindex-url = https://u:p@mirror.example:8443/simple\n", 0o644);
+    let cache = tempfile::tempdir().unwrap();
+    let template = resolve(&host.source(&[]), cache.path()).unwrap();
+    assert_eq!(resolve(&host.source(&[]), cache.path()).unwrap().sets(), template.sets());
+    let policy = |json: &str| serde_json::from_str::<NetworkPolicy>(json).unwrap();
+    let expanded = template.expand(&policy(r#"{"mode": "allowlist", "allow": ["pypi", "a.org"]}"#)).unwrap();
+    assert_eq!(expanded.to_string(), "allowlist; allow mirror.example:8443 private, a.org");
+    let expanded = template.expand(&policy(r#"{"mode": "open", "deny": ["pypi"]}"#)).unwrap();
+    assert_eq!(expanded.to_string(), "open; deny mirror.example:8443");
+    assert_eq!(template.expand(&NetworkPolicy::None).unwrap(), NetworkPolicy::None);
+    for json in [r#"{"mode": "allowlist", "allow": ["npm"]}"#, r#"{"mode": "open", "deny": ["npm"]}"#] {
+        let error = template.expand(&policy(json)).unwrap_err();
+        assert!(error.message.contains("`npm`"), "{error}");
+        assert!(error.hint.is_some_and(|hint| hint.contains("--allow packages.example.org")));
+    }
 }
 
 #[test]

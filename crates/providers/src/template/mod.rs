@@ -11,14 +11,17 @@ mod host;
 mod interpreter;
 mod prefix;
 mod probe;
+mod sets;
 mod settings;
 mod skeleton;
 mod source;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use belljar_core::{Error, ErrorCode, NetworkPolicy, Rule, SetName};
 use serde::{Deserialize, Serialize};
 
 pub use interpreter::{Interpreter, Language};
@@ -51,6 +54,34 @@ pub struct Template {
     pub interpreters: Vec<Interpreter>,
     /// Where the package tools inside fetch from, free of credentials: what a network grant for installs must name.
     pub package_sources: Vec<PackageSource>,
+    /// The ready-made sets of hosts, those that could be resolved.
+    sets: BTreeMap<SetName, Vec<Rule>>,
+}
+
+impl Template {
+    /// What the ready-made sets of hosts stand for on this machine. One that is missing could not be resolved.
+    pub fn sets(&self) -> &BTreeMap<SetName, Vec<Rule>> {
+        &self.sets
+    }
+
+    /// The policy with its sets resolved, as it is to be kept and enforced: whoever makes a sandbox, or changes its policy,
+    /// calls this before the policy is written down. A set that stands for nothing here is refused.
+    pub fn expand(&self, policy: &NetworkPolicy) -> Result<NetworkPolicy, Error> {
+        let expanded = match policy {
+            NetworkPolicy::None => return Ok(NetworkPolicy::None),
+            NetworkPolicy::Allowlist(rules) => NetworkPolicy::Allowlist(rules.expand(&self.sets)),
+            NetworkPolicy::Open(rules) => NetworkPolicy::Open(rules.expand(&self.sets)),
+        };
+        if let Some(set) = expanded.rules().and_then(belljar_core::Rules::unresolved) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!("the set `{set}` stands for no host: this machine's settings name none"),
+            )
+            .hint("name the hosts themselves, as in `--allow packages.example.org`; `belljar doctor` says what is missing"));
+        }
+        expanded.check()?;
+        Ok(expanded)
+    }
 }
 
 /// One host directory seen inside.

@@ -29,13 +29,24 @@ pub(super) enum ProbeError {
 
 /// Runs `program` (a path of the host) and returns the lines it printed.
 pub(super) fn ask(source: &Source, program: &Path, arguments: &[&str]) -> Result<Vec<String>, ProbeError> {
-    ask_within(source, program, arguments, TIME_LIMIT)
+    ask_within(source, program, arguments, &[], TIME_LIMIT)
+}
+
+/// Like [`ask`], with variables beside those of the toolchain, or in their place.
+pub(super) fn ask_with(
+    source: &Source,
+    program: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Vec<String>, ProbeError> {
+    ask_within(source, program, arguments, variables, TIME_LIMIT)
 }
 
 fn ask_within(
     source: &Source,
     program: &Path,
     arguments: &[&str],
+    variables: &[(&str, &str)],
     limit: Duration,
 ) -> Result<Vec<String>, ProbeError> {
     let deadline = Instant::now() + limit;
@@ -47,6 +58,7 @@ fn ask_within(
         // A question must not turn into a download.
         .env("RUSTUP_AUTO_INSTALL", "0")
         .env("LANG", "C.UTF-8")
+        .envs(variables.iter().copied())
         // Not the caller's directory: version files of the project there would decide for every sandbox.
         .current_dir("/")
         .stdin(Stdio::null())
@@ -129,7 +141,7 @@ mod tests {
         let host = FakeHost::new();
         host.write("/opt/shims/hang", "#!/bin/sh\n/bin/sleep 600 &\nwait\n", 0o755);
         let answer =
-            ask_within(&host.source(&[]), Path::new("/opt/shims/hang"), &[], Duration::from_millis(50));
+            ask_within(&host.source(&[]), Path::new("/opt/shims/hang"), &[], &[], Duration::from_millis(50));
         assert!(matches!(answer, Err(ProbeError::TimedOut)), "{answer:?}");
     }
 

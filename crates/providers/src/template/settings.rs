@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::source::Source;
-use address::Address;
+pub(super) use address::Address;
+
+/// The host that the set `github` is about.
+pub(super) const FORGE: &str = "github.com";
 
 /// A tool that fetches packages or sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,6 +51,10 @@ pub(super) struct Settings {
     /// Files to write, by their path inside.
     pub(super) files: Vec<(PathBuf, String)>,
     pub(super) sources: Vec<PackageSource>,
+    /// The tools that were told what to use in place of what is built into them.
+    pub(super) settled: Vec<PackageTool>,
+    /// What git is told to use in place of [`FORGE`].
+    pub(super) forge: Vec<String>,
     /// Certificate bundles the settings name, for the merged bundle.
     pub(super) bundles: Vec<PathBuf>,
     pub(super) notes: Vec<String>,

@@ -2,7 +2,7 @@
 
 /// An `http` or `https` URL without user, password, query, fragment, or anything that looks like a token.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Address {
+pub(in crate::template) struct Address {
     /// Cargo's `sparse+` or `git+`, npm and the others have none.
     protocol: &'static str,
     url: String,
@@ -13,7 +13,7 @@ impl Address {
     ///
     /// The test is a list of what is allowed, so that an unusual spelling (a slash in a password, a variable to be
     /// expanded, an escaped character) is refused rather than half stripped.
-    pub(super) fn clean(text: &str) -> Option<Self> {
+    pub(in crate::template) fn clean(text: &str) -> Option<Self> {
         let text = text.trim().trim_matches(['"', '\'']);
         let (protocol, text) = ["sparse+", "registry+", "git+"]
             .into_iter()
@@ -36,7 +36,7 @@ impl Address {
     }
 
     /// The bare URL.
-    pub(super) fn url(&self) -> &str {
+    pub(in crate::template) fn url(&self) -> &str {
         &self.url
     }
 
@@ -46,7 +46,7 @@ impl Address {
     }
 
     /// The host, with the port if there is one.
-    pub(super) fn place(&self) -> &str {
+    pub(in crate::template) fn place(&self) -> &str {
         let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
         rest.split('/').next().unwrap_or("")
     }

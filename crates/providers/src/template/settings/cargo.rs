@@ -62,6 +62,9 @@ fn render(settings: &mut Settings, entries: &[Entry]) -> String {
     }
     // A replacement by something that was not kept (a local directory, say) would make every cargo command fail.
     replaced.retain(|_, by| sources.contains_key(by) || registries.contains_key(by));
+    if replaced.contains_key("crates-io") {
+        settings.settled.push(PackageTool::Cargo);
+    }
     let mut text = String::new();
     if let Some(default) = default.filter(|name| registries.contains_key(name)) {
         text.push_str(&format!("[registry]\ndefault = \"{default}\"\n"));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::super::source::Source;
 use super::address::{self, Address};
-use super::{PackageTool, Settings, ini_lines};
+use super::{FORGE, PackageTool, Settings, ini_lines};
 
 const NEUTRAL: &str = "[user]
 \tname = Belljar User
@@ -36,6 +36,9 @@ pub(super) fn read(source: &Source, settings: &mut Settings) {
             let Some(base) = settings.keep(PackageTool::Git, base, &path.display().to_string()) else {
                 continue;
             };
+            if is_forge(&written) && !is_forge(base.url()) {
+                settings.forge.push(base.url().to_owned());
+            }
             // Without its credential a rewriting often says nothing any more.
             if base.url() != written {
                 text.push_str(&format!("[url \"{}\"]\n\tinsteadOf = {written}\n", base.url()));
@@ -43,6 +46,13 @@ pub(super) fn read(source: &Source, settings: &mut Settings) {
         }
     }
     settings.write("/etc/gitconfig", text);
+}
+
+/// Whether an address leads to the forge, or `git@host:path` does.
+fn is_forge(address: &str) -> bool {
+    let place = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let place = place.strip_prefix("git@").unwrap_or(place);
+    place.split([':', '/']).next().is_some_and(|host| host.eq_ignore_ascii_case(FORGE))
 }
 
 /// What people write in place of an address: another one, or `git@host:path`, whose user is no secret.

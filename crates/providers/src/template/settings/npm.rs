@@ -21,6 +21,9 @@ pub(super) fn read(source: &Source, prefixes: &[&Path], settings: &mut Settings)
             take(settings, &mut registries, key, value, "an npm_config_ variable");
         }
     }
+    if registries.contains_key("registry") {
+        settings.settled.push(PackageTool::Npm);
+    }
     let mut text = "fund=false\nupdate-notifier=false\n".to_owned();
     for (key, url) in registries {
         text.push_str(&format!("{key}={url}\n"));

@@ -27,6 +27,9 @@ pub(super) fn read(source: &Source, prefixes: &[&Path], settings: &mut Settings)
             kept.take(settings, key, value, &name);
         }
     }
+    if kept.index.is_some() {
+        settings.settled.push(PackageTool::Pip);
+    }
     settings.write("/etc/pip.conf", kept.render());
 }
 
