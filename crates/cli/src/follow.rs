@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::io::IsTerminal;
 
 use belljar_core::{
-    ExecEvent, ExecHandle, ExecId, ExecRequest, ExecResult, Execs, OutputMode, Sandbox, Stdin, Stream,
-    Termination,
+    Denial, ExecEvent, ExecHandle, ExecId, ExecRequest, ExecResult, Execs, OutputMode, Sandbox, Stdin,
+    Stream, Termination,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -133,11 +133,7 @@ pub(crate) async fn follow(
             ExecEvent::Gap { bytes, .. } if !matches!(sink, Sink::Keep) => {
                 printer.notice(&format!("{bytes} bytes of output are missing here"));
             }
-            ExecEvent::Denied(denied) if !matches!(sink, Sink::Keep) => {
-                for denial in denied {
-                    printer.notice(&denial.to_string());
-                }
-            }
+            ExecEvent::Denied(denied) if !matches!(sink, Sink::Keep) => say_denied(denied, printer),
             _ => {}
         }
         if matches!(sink, Sink::Keep) || !matches!(event, ExecEvent::Output { .. }) {
@@ -207,6 +203,7 @@ pub(crate) async fn run_and_follow(
             if !printer.json {
                 outlet.write(Stream::Stdout, &result.stdout.to_bytes()).await?;
                 outlet.write(Stream::Stderr, &result.stderr.to_bytes()).await?;
+                say_denied(&result.denied, printer);
             }
             return Ok(result);
         }
@@ -218,6 +215,11 @@ pub(crate) async fn run_and_follow(
         Followed::Ended(result) => Ok(*result),
         Followed::Left => Err(Failure::internal("left a command that cannot be left")),
     }
+}
+
+/// Says what a command wanted of the network and did not get: its own words about it are often no help.
+fn say_denied(denied: &[Denial], printer: Printer) {
+    denied.iter().for_each(|denial| printer.notice(&denial.to_string()));
 }
 
 /// Says on standard error what an exit status alone would not tell, and what to do about it.

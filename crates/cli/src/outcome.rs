@@ -16,7 +16,7 @@ pub(crate) struct Status(u8);
 impl Status {
     /// Everything went well.
     pub(crate) const SUCCESS: Self = Self(0);
-    /// `doctor` found that something needed is missing on this host.
+    /// `doctor` found that something needed is missing on this host, or `policy` that not everything is as it was hoped.
     pub(crate) const UNFIT: Self = Self(1);
     /// Belljar itself failed.
     pub(crate) const FAILED: Self = Self(125);

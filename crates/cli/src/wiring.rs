@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belljar_core::{Error, ErrorCode, Provider, ProviderName, Result};
+use belljar_core::{Error, ErrorCode, NetworkPolicy, Provider, ProviderName, Result};
 use belljar_engine::service::{Client, Lock, Reception};
 use belljar_engine::store::Sqlite;
 use belljar_engine::{Config, Engine};
@@ -12,6 +12,7 @@ pub(crate) use belljar_providers::doctor::{Area, Check, Status as Health};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
 use belljar_providers::local::Local;
+use belljar_providers::template;
 
 /// The provider of this name. Those whose sandboxes outlive a command keep them in the data directory `home`; where an
 /// engine serves that, it is asked to do everything.
@@ -89,6 +90,20 @@ pub(crate) async fn restore(home: Option<PathBuf>, from: &Path) -> Result<()> {
     let home = Home::open(home)?;
     let _lock = Lock::take(home.path())?;
     Ok(Sqlite::restore(from, &database(home.path())).await?)
+}
+
+/// The policy with its sets resolved as those of a new sandbox are.
+pub(crate) async fn expand(home: Option<PathBuf>, policy: NetworkPolicy) -> Result<NetworkPolicy> {
+    let cache = Home::open(home)?.templates();
+    let resolved = tokio::task::spawn_blocking(move || template::resolve("host", &cache)).await;
+    match resolved {
+        Ok(Ok(template)) => template.expand(&policy),
+        Ok(Err(error)) => {
+            Err(Error::new(ErrorCode::Internal, format!("the sets cannot be resolved: {error}"))
+                .hint("`belljar doctor` says what is missing"))
+        }
+        Err(error) => Err(Error::new(ErrorCode::Internal, format!("the sets cannot be resolved: {error}"))),
+    }
 }
 
 /// Tries everything that the walls need on this host.

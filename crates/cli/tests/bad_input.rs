@@ -18,15 +18,24 @@ fn belljar(words: &[&str]) -> (Output, tempfile::TempDir) {
 #[test]
 fn bad_options_are_named_and_nothing_is_made() {
     let long = format!("/dev/null:{}", "a/".repeat(2100));
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 29] = [
         (&["run", "--memory", "-1", "--", "true"], "--memory"),
         (&["run", "--memory", "1e30", "--", "true"], "--memory"),
         (&["run", "--memory", "lots", "--", "true"], "--memory"),
         (&["run", "--memory=-1", "--", "true"], "--memory"),
         (&["run", "--template", "nope", "--", "true"], "nope"),
         (&["run", "--provider", "nope", "--", "true"], "nope"),
-        (&["run", "--net", "open", "--", "true"], "--net"),
-        (&["run", "--allow", "example.org", "--", "true"], "--allow"),
+        (&["run", "--net", "all", "--", "true"], "--net"),
+        (&["run", "--allow", "exa mple.org", "--", "true"], "--allow"),
+        (&["run", "--allow", "*", "--", "true"], "--allow"),
+        (&["run", "--deny", "example.org", "--", "true"], "--deny"),
+        (&["run", "--net", "none", "--allow", "example.org", "--", "true"], "--allow"),
+        (&["run", "--policy", "/nonexistent/policy.toml", "--", "true"], "/nonexistent/policy.toml"),
+        (&["create", "--policy", "/dev/null"], "--policy"),
+        (&["net", "set", "bj-aaaaaaaaaaaaa"], "policy"),
+        (&["egress", "--after", "-1", "bj-aaaaaaaaaaaaa"], "--after"),
+        (&["policy", "check", "/nonexistent/policy.toml"], "/nonexistent/policy.toml"),
+        (&["policy", "test", "--allow", "example.org", "ftp://example.org/"], "ftp://example.org/"),
         (&["run", "--file", "/nonexistent/x:y", "--", "true"], "/nonexistent/x"),
         (&["run", "--file", "/dev/null:a\nb", "--", "true"], "newline"),
         (&["run", "--file", &long, "--", "true"], "4095"),

@@ -32,6 +32,9 @@ fn help_of_everything() {
         "extend",
         "kill",
         "rm",
+        "net",
+        "egress",
+        "policy",
         "pause",
         "resume",
         "engine",
@@ -48,5 +51,10 @@ fn help_of_everything() {
         assert!(text.contains("Examples:"), "{command} shows no example");
         assert!(text.contains("--json"), "{command} has no --json");
         insta::assert_snapshot!(command, text);
+    }
+    for words in [["net", "set"], ["net", "show"], ["policy", "check"], ["policy", "test"]] {
+        let text = help(&words);
+        assert!(text.contains("Examples:") && text.contains("--json"), "{words:?}");
+        insta::assert_snapshot!(words.join("-"), text);
     }
 }

@@ -71,7 +71,8 @@ impl Home {
         self.sandboxes().join(id.as_str())
     }
 
-    pub(crate) fn templates(&self) -> PathBuf {
+    /// Where templates are kept.
+    pub fn templates(&self) -> PathBuf {
         self.path.join("templates")
     }
 

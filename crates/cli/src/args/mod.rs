@@ -1,7 +1,8 @@
 //! Arguments: from what was typed (`typed`) to what is validated and knows how to build things (`sandbox`, `command`,
-//! `transfers`, `place`). Nothing is created before every argument has been checked.
+//! `network`, `transfers`, `place`). Nothing is created before every argument has been checked.
 
 mod command;
+mod network;
 mod place;
 mod sandbox;
 mod sessions;
@@ -15,13 +16,15 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 pub(crate) use command::{CommandOptions, CreatePlan, Plan};
+pub(crate) use network::{NetworkOptions, read_file};
 pub(crate) use place::Place;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
-    AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EngineArgs, EventsArgs, ExecArgs,
-    ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, PauseArgs, RestoreArgs, ResumeArgs, RmArgs,
-    RunArgs, SessionsArgs, StatsArgs, UsageArgs, Verb,
+    AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EgressArgs, EngineArgs, EventsArgs,
+    ExecArgs, ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, NetSetArgs, NetShowArgs, NetVerb,
+    PauseArgs, PolicyCheckArgs, PolicyTestArgs, PolicyVerb, RestoreArgs, ResumeArgs, RmArgs, RunArgs,
+    SessionsArgs, StatsArgs, UsageArgs, Verb,
 };
 
 /// What came of reading the command line.

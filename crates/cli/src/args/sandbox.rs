@@ -7,7 +7,7 @@ use std::str::FromStr;
 use belljar_core::{ByteSize, CpuCount, Error, ErrorCode, Limits, ProviderName, Result, SandboxSpec, Span};
 use clap::Args;
 
-use super::{in_option, pairs, wrong};
+use super::{NetworkOptions, in_option, pairs, wrong};
 
 /// The templates of this version.
 const TEMPLATES: [&str; 1] = ["host"];
@@ -21,12 +21,6 @@ pub(crate) struct SandboxOptions {
     /// What to start from: host, the programs of this machine, read-only (the default)
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<String>,
-    /// What may be reached: none (the default and, in this version, the only policy)
-    #[arg(long, value_name = "POLICY")]
-    pub(crate) net: Option<String>,
-    /// Let this host be reached (not in this version)
-    #[arg(long, value_name = "HOST")]
-    pub(crate) allow: Vec<String>,
     /// How long the sandbox lives [default: 5m, or the time-out and a minute if that is longer]
     #[arg(long, value_name = "SPAN", allow_hyphen_values = true)]
     pub(crate) ttl: Option<String>,
@@ -45,6 +39,8 @@ pub(crate) struct SandboxOptions {
     /// Bytes that can be written to its file system [default: half of the memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "Limits")]
     pub(crate) disk: Option<String>,
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
 }
 
 /// Reads the value of an option if it was given.
@@ -72,22 +68,10 @@ impl SandboxOptions {
 
     /// What the sandbox is made from; variables and ties are left to the caller.
     pub(crate) fn spec(&self) -> Result<SandboxSpec> {
-        if let Some(host) = self.allow.first() {
-            return Err(in_option(
-                "--allow",
-                Error::new(
-                    ErrorCode::Unsupported,
-                    format!("letting `{}` be reached is not available in this version", host.escape_debug()),
-                )
-                .hint("leave `--allow` out; bring files in with `--file SRC:DST`"),
-            ));
-        }
-        let mut spec = SandboxSpec { limits: self.limits()?, ..SandboxSpec::default() };
+        let network = self.network.policy()?;
+        let mut spec = SandboxSpec { limits: self.limits()?, network, ..SandboxSpec::default() };
         if let Some(template) = &self.template {
             spec.template = known_template(template)?;
-        }
-        if let Some(policy) = &self.net {
-            spec.network = policy.parse().map_err(|error| in_option("--net", error))?;
         }
         if let Some(ttl) = self.ttl()? {
             spec.ttl = ttl;
@@ -190,10 +174,10 @@ mod tests {
             ("--pids", |options, text| options.pids = Some(text), "1.5"),
             ("--pids", |options, text| options.pids = Some(text), "2"),
             ("--ttl", |options, text| options.ttl = Some(text), "soon"),
-            ("--net", |options, text| options.net = Some(text), "open"),
+            ("--net", |options, text| options.network.net = Some(text), "all"),
             ("--template", |options, text| options.template = Some(text), "../etc"),
             ("--provider", |options, text| options.provider = Some(text), "docker"),
-            ("--allow", |options, text| options.allow = vec![text], "example.org"),
+            ("--allow", |options, text| options.network.allow = vec![text], "exa mple.org"),
         ];
         for (option, set, text) in cases {
             let error = with(|options| set(options, text.into())).unwrap_err();

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use super::{CommandOptions, SandboxOptions};
+use belljar_core::{Error, ErrorCode, NetworkPolicy, Result, SandboxId};
+
+use super::{CommandOptions, NetworkOptions, SandboxOptions, in_option};
 
 /// Run untrusted code behind real walls.
 ///
-/// A sandbox has no network, none of your files, none of your environment, and bounds on memory, processors, processes,
+/// A sandbox has no network unless you grant it, none of your files, none of your environment, and bounds on memory, processors, processes,
 /// disk and time. There is no daemon: a sandbox that was created lives on under its own small monitor until its time is
 /// over or it is removed.
 #[derive(Debug, Parser)]
@@ -78,6 +80,9 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     Kill(KillArgs),
     Rm(RmArgs),
+    Net(NetArgs),
+    Egress(EgressArgs),
+    Policy(PolicyArgs),
     Engine(EngineArgs),
     Sessions(SessionsArgs),
     Events(EventsArgs),
@@ -112,6 +117,9 @@ Examples:
   belljar run --file data.csv:data.csv --out plot.png -- python3 plot.py
   belljar run --json --timeout 1s -- sleep 60
   belljar run -it -- bash
+  belljar run --allow pypi -- pip install requests
+  belljar run --allow 'GET http://api.example.org/v1/*' --allow db.example.org:5432 -- ./job
+  belljar run --net open --deny '*.example.net' -- curl https://example.org
   tar c src | belljar run -- sh -c 'tar x && make -C src test'
 
 Exit status:
@@ -122,7 +130,8 @@ Exit status:
 JSON:
   one object with exit_code, termination (exited, signaled, timed_out, out_of_memory,
   too_many_locks, killed or lost), signal, stdout, stderr, truncated, duration_ms, start_ms, usage {cpu_ms,
-  peak_memory_bytes, read_bytes, write_bytes, processes}, sandbox_id; docs/cli.md has them all."
+  peak_memory_bytes, read_bytes, write_bytes, processes}, denied (what it wanted of the network and did not
+  get), sandbox_id; docs/cli.md has them all."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -148,6 +157,7 @@ pub(crate) struct RunArgs {
 Examples:
   id=$(belljar create --ttl 1h --label job=nightly)
   belljar create --memory 4g --file project:/home/user/project --json
+  belljar create --policy policy.toml --allow npm
   belljar create --ttl 8h --idle 10m --on-idle pause --key order-1742")]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
@@ -388,6 +398,175 @@ pub(crate) struct RmArgs {
     /// The sandboxes; with --force there may be none
     #[arg(value_name = "ID", required_unless_present = "force")]
     pub(crate) ids: Vec<String>,
+}
+
+/// See and change what a sandbox may reach, while it runs
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_long_help = "\
+Examples:
+  belljar net show bj-k3m9x2p4q7w8z
+  belljar net set bj-k3m9x2p4q7w8z --allow pypi --allow example.org:8443"
+)]
+pub(crate) struct NetArgs {
+    #[command(subcommand)]
+    pub(crate) command: NetVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetVerb {
+    Set(NetSetArgs),
+    Show(NetShowArgs),
+}
+
+/// Give a sandbox another policy, in place of the one it has
+///
+/// It holds from the moment this returns: connections that it does not allow are cut. A sandbox that was made without a
+/// network cannot be given one; make it with `--net allowlist` to grant hosts later.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar net set bj-k3m9x2p4q7w8z --allow pypi --allow example.org:8443
+  belljar net set bj-k3m9x2p4q7w8z --policy policy.toml
+  belljar net set bj-k3m9x2p4q7w8z --net allowlist    # nothing any more")]
+pub(crate) struct NetSetArgs {
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+    /// The sandbox
+    #[arg(value_name = "ID", help_heading = "Arguments")]
+    pub(crate) id: String,
+}
+
+impl NetSetArgs {
+    /// Checks everything.
+    pub(crate) fn plan(self) -> Result<(SandboxId, NetworkPolicy)> {
+        let id = self.id.parse()?;
+        if !self.network.is_given() {
+            return Err(Error::new(ErrorCode::InvalidArgument, "no policy was given")
+                .hint("say what may be reached, with --net, --allow, --deny or --policy"));
+        }
+        Ok((id, self.network.policy()?))
+    }
+}
+
+/// Print the policy in force, sets resolved
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar net show bj-k3m9x2p4q7w8z
+  belljar net show --json bj-k3m9x2p4q7w8z")]
+pub(crate) struct NetShowArgs {
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// Print what left a sandbox, or wanted to: every name looked up, every connection, every request that can be seen
+///
+/// EXEC is the execution whose process opened the socket. OUT and IN are bytes.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar egress bj-k3m9x2p4q7w8z
+  belljar egress --follow --json bj-k3m9x2p4q7w8z
+  belljar egress --after 120 bj-k3m9x2p4q7w8z")]
+pub(crate) struct EgressArgs {
+    /// Go on until the sandbox has ended
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only what came after the entry with this number
+    #[arg(long, value_name = "SEQ", default_value = "0", allow_hyphen_values = true)]
+    pub(crate) after: String,
+    /// The sandbox
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+impl EgressArgs {
+    /// Checks everything.
+    pub(crate) fn plan(&self) -> Result<(SandboxId, u64)> {
+        let after = self.after.parse().map_err(|_| {
+            let problem = format!("`{}` is not the number of an entry", self.after.escape_debug());
+            in_option("--after", Error::new(ErrorCode::InvalidArgument, problem))
+                .hint("entries count from 1; --json shows their numbers as `seq`")
+        })?;
+        Ok((self.id.parse()?, after))
+    }
+}
+
+/// Check network policies, and try what they would decide
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_long_help = "\
+Examples:
+  belljar policy check policy.toml
+  belljar policy test policy.toml https://example.org/ example.org:5432"
+)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    pub(crate) command: PolicyVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyVerb {
+    Check(PolicyCheckArgs),
+    Test(PolicyTestArgs),
+}
+
+/// Print a policy file as it is understood, or everything that is wrong with it, with line and column
+///
+/// Exits with 1 when something is wrong.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  belljar policy check policy.toml
+  belljar policy check --json policy.toml")]
+pub(crate) struct PolicyCheckArgs {
+    /// The file, TOML or JSON
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Say what a policy would decide, and by which rule
+///
+/// Nothing is looked up or connected to; so whether a host's addresses are public, which is judged when they are dialled, is
+/// not told. Sets are those of this machine. Exits with 1 when something would be denied.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "belljar policy test FILE URL...\n       belljar policy test --allow RULE... URL...",
+    after_long_help = "\
+Examples:
+  belljar policy test policy.toml https://example.org/ example.org:5432
+  belljar policy test --allow 'GET http://example.org/v1/*' 'POST http://example.org/v1/items'"
+)]
+pub(crate) struct PolicyTestArgs {
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+    /// The policy file, unless options say the policy; then what would be wanted: https://HOST/, 'METHOD http://HOST/PATH' or
+    /// HOST:PORT
+    #[arg(value_name = "URL", required = true, help_heading = "Arguments")]
+    pub(crate) words: Vec<String>,
+}
+
+impl PolicyTestArgs {
+    /// The policy, and what to ask it.
+    pub(crate) fn plan(mut self) -> Result<(NetworkPolicy, Vec<String>)> {
+        if !self.network.is_given() {
+            self.network.policy = Some(self.words.remove(0).into());
+        }
+        let policy = self.network.policy()?;
+        if self.words.is_empty() {
+            return Err(Error::new(ErrorCode::InvalidArgument, "nothing was named that could be wanted")
+                .hint("name at least one, such as https://example.org/ or example.org:5432"));
+        }
+        Ok((policy, self.words))
+    }
 }
 
 /// Serve this data directory: remember sessions, let them in when there is room, keep their log

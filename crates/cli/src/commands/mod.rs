@@ -11,7 +11,9 @@ mod inspect;
 mod kill;
 mod logs;
 mod ls;
+mod net;
 mod pause;
+mod policy;
 mod rm;
 mod run;
 mod sessions;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, NetVerb, PolicyVerb, Verb};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -60,6 +62,15 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Resume(args) => pause::resume(&context, args).await,
         Verb::Kill(args) => kill::kill(&context, args).await,
         Verb::Rm(args) => rm::rm(&context, args).await,
+        Verb::Net(args) => match args.command {
+            NetVerb::Set(args) => net::set(&context, args).await,
+            NetVerb::Show(args) => net::show(&context, args).await,
+        },
+        Verb::Egress(args) => net::egress(&context, args).await,
+        Verb::Policy(args) => match args.command {
+            PolicyVerb::Check(args) => policy::check(&context, &args),
+            PolicyVerb::Test(args) => policy::test(&context, args).await,
+        },
         Verb::Engine(args) => engine::engine(&context, args).await,
         Verb::Sessions(args) => sessions::sessions(&context, args).await,
         Verb::Events(args) => engine::events(&context, args).await,

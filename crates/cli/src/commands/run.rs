@@ -126,7 +126,7 @@ async fn remove(context: &Context, sandbox: &dyn Sandbox, interrupts: &mut Inter
 
 #[cfg(test)]
 mod tests {
-    use belljar_core::{ExecEvent, Termination, Usage};
+    use belljar_core::{Denial, ExecEvent, Termination, Usage};
     use clap::Parser;
 
     use super::*;
@@ -183,6 +183,7 @@ mod tests {
         let mut fields: Vec<_> = object.as_object().unwrap().keys().cloned().collect();
         fields.sort();
         let documented = [
+            "denied",
             "duration_ms",
             "exit_code",
             "oom_kills",
@@ -200,6 +201,29 @@ mod tests {
         assert_eq!(fields, documented);
         assert_eq!(object["stdout"], "42\n");
         assert_eq!(provider.request().output, belljar_core::OutputMode::Spool);
+    }
+
+    #[tokio::test]
+    async fn what_was_denied_is_in_the_object_and_not_in_the_output() {
+        let denial = Denial {
+            what: "a connection to a.org port 443".into(),
+            reason: "not_listed".into(),
+            rule: None,
+            how_to_grant: "Say --allow a.org\u{1b}[2J".into(),
+            times: 2,
+        };
+        let script =
+            || vec![ExecEvent::Denied(vec![denial.clone()]), finished(Termination::Exited { code: 1 })];
+        let (result, sunk) = run_in(&Scripted::new(script()), true, &["--", "x"]).await;
+        assert_eq!(result.unwrap(), Status::of(Termination::Exited { code: 1 }));
+        let object: serde_json::Value = serde_json::from_slice(&sunk.stdout()).unwrap();
+        let expected = serde_json::json!([{
+            "what": denial.what, "reason": "not_listed", "how_to_grant": denial.how_to_grant, "times": 2,
+        }]);
+        assert_eq!(object["denied"], expected);
+        assert!(!sunk.stdout().contains(&0x1b), "it cannot steer a terminal");
+        let (_, sunk) = run_in(&Scripted::new(script()), false, &["--", "x"]).await;
+        assert_eq!((sunk.stdout(), sunk.stderr()), (Vec::new(), Vec::new()), "the command wrote nothing");
     }
 
     #[tokio::test]

@@ -83,6 +83,11 @@ impl Printer {
         }
     }
 
+    /// Says on standard error what is wrong with something that was looked at.
+    pub(crate) fn complaint(self, text: &str) {
+        let _ = writeln!(io::stderr(), "{}", escape::escape(text));
+    }
+
     /// Prints what went wrong: always on standard error, and as an object on standard output with `--json`.
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure::Error(error) = failure else { return };

@@ -59,6 +59,12 @@ pub(crate) fn moment(milliseconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
 }
 
+/// The same to the millisecond.
+pub(crate) fn exact_moment(milliseconds: i64) -> String {
+    let in_minute = milliseconds.rem_euclid(60_000);
+    format!("{}:{:02}.{:03}", moment(milliseconds), in_minute / 1000, in_minute % 1000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +85,7 @@ mod tests {
         assert_eq!(moment(0), "1970-01-01 00:00");
         assert_eq!(moment(951_782_400_000), "2000-02-29 00:00");
         assert_eq!(moment(1_767_225_599_000), "2025-12-31 23:59");
+        assert_eq!(exact_moment(951_782_461_007), "2000-02-29 00:01:01.007");
         assert_eq!(moment(-60_000), "1969-12-31 23:59");
     }
 }

@@ -52,7 +52,7 @@ impl fmt::Display for FileErrors {
     }
 }
 
-/// Reads the bytes of a file as a policy.
+/// Reads the bytes of a file as a policy: JSON if they begin with a brace, else TOML.
 pub fn read(bytes: &[u8]) -> Result<NetworkPolicy, FileErrors> {
     let at_start =
         |reason: String| FileErrors { errors: vec![FileError { line: 1, column: 1, reason }], left_out: 0 };
@@ -71,6 +71,9 @@ pub fn read(bytes: &[u8]) -> Result<NetworkPolicy, FileErrors> {
     if text.trim().is_empty() {
         return Err(at_start("the file is empty; write at least `mode = \"none\"`".into()));
     }
+    if text.trim_start().starts_with('{') {
+        return read_json(text);
+    }
     let mut reader = Reader::new(text);
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
@@ -83,6 +86,21 @@ pub fn read(bytes: &[u8]) -> Result<NetworkPolicy, FileErrors> {
         return Ok(policy);
     }
     Err(reader.into_errors())
+}
+
+/// Reads JSON, whose first error is told, as what comes after it has no place any more.
+fn read_json(text: &str) -> Result<NetworkPolicy, FileErrors> {
+    let at = |line: usize, column: usize, reason: String| FileErrors {
+        errors: vec![FileError { line: line.max(1), column: column.max(1), reason }],
+        left_out: 0,
+    };
+    let policy: NetworkPolicy = serde_json::from_str(text).map_err(|error| {
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let reason = error.to_string();
+        at(error.line(), error.column(), reason.strip_suffix(&place).unwrap_or(&reason).to_owned())
+    })?;
+    policy.check().map_err(|error| at(1, 1, error.message))?;
+    Ok(policy)
 }
 
 struct Reader<'a> {
@@ -267,6 +285,27 @@ mod tests {
         assert_eq!(read(b"mode = \"open\""), Ok(NetworkPolicy::Open(Rules::default())));
         let tables = "mode = \"open\"\n[[deny]]\nhost = \"a.org\"\n[[deny]]\nnet = \"192.0.2.0/24\"\n";
         assert_eq!(read(tables.as_bytes()).unwrap().to_string(), "open; deny a.org, 192.0.2.0/24");
+    }
+
+    #[test]
+    fn json_is_read_as_well() {
+        let policy =
+            read(b"\n {\"mode\": \"allowlist\", \"allow\": [\"pypi\", {\"host\": \"a.org\"}]}").unwrap();
+        assert_eq!(policy.to_string(), "allowlist; allow pypi, a.org");
+        assert_eq!(read(b"\"mode\" = \"open\"").unwrap().mode(), "open", "TOML may begin with a quote");
+        for (text, line, says) in [
+            ("{\n\"mode\": \"allowlist\",\n\"allow\": [\"exa mple.org\"]}", 3, "not a method"),
+            ("{\"mode\": \"all\"}", 1, "all"),
+            ("{\"mode\": \"open\",\n\"alow\": []}", 2, "alow"),
+            ("{\"mode\": \"open\"} x", 1, "trailing"),
+            ("{", 1, "EOF"),
+            ("{}", 1, "mode"),
+            ("{\"mode\": \"allowlist\", \"allow\": [\"192.0.2.0/24\"]}", 1, "names no port"),
+        ] {
+            let found = errors(text);
+            assert!(found[0].0 == line && found[0].2.contains(says) && found.len() == 1, "{text}: {found:?}");
+            assert!(!found[0].2.contains("column"), "{found:?}");
+        }
     }
 
     #[test]

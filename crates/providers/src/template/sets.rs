@@ -193,15 +193,12 @@ fn npm_default(source: &Source, node: &Interpreter) -> Option<Vec<String>> {
     let npm = node.program.with_file_name("npm");
     source.watch(&npm);
     let script = source.at(&source.canonical(&npm)?);
+    // It writes logs even when it is only asked.
+    let scratch = tempfile::tempdir().ok()?;
+    let cache = format!("--cache={}", scratch.path().display());
     // Two names for nothing: npm refuses to read one file twice.
-    let arguments = [
-        script.to_str()?,
-        "config",
-        "get",
-        "registry",
-        "--userconfig=/dev/null",
-        "--globalconfig=/dev/null/none",
-    ];
+    let settings = ["--userconfig=/dev/null", "--globalconfig=/dev/null/none"];
+    let arguments = [script.to_str()?, "config", "get", "registry", &cache, settings[0], settings[1]];
     probe::ask(source, &node.program, &arguments).ok()
 }
 

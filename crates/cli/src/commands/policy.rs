@@ -1,0 +1,296 @@
+//! `belljar policy`: what a policy says, and what it would decide, without a sandbox.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use belljar_core::{Error, ErrorCode, HostName, NetworkPolicy, Result};
+use belljar_network::policy::{Allowed, Denied, Destination, Request, RuleRef, decide};
+use serde::Serialize;
+
+use super::Context;
+use crate::args::{PolicyCheckArgs, PolicyTestArgs, read_file};
+use crate::outcome::{Failure, Status};
+use crate::print::Printer;
+use crate::wiring;
+
+pub(crate) fn check(context: &Context, args: &PolicyCheckArgs) -> Result<Status, Failure> {
+    let printer = context.printer;
+    let found = match read_file(&args.file)? {
+        Ok(policy) => {
+            if printer.json {
+                printer.object(&serde_json::json!({ "policy": policy, "errors": [], "left_out": 0 }))?;
+            } else {
+                printer.out(&describe(&policy, printer))?;
+            }
+            return Ok(Status::SUCCESS);
+        }
+        Err(found) => found,
+    };
+    if printer.json {
+        let errors: Vec<_> = found
+            .errors
+            .iter()
+            .map(|error| serde_json::json!({ "line": error.line, "column": error.column, "reason": error.reason }))
+            .collect();
+        printer
+            .object(&serde_json::json!({ "policy": null, "errors": errors, "left_out": found.left_out }))?;
+    } else {
+        let place = args.file.display();
+        for error in &found.errors {
+            printer.complaint(&format!("{place}:{}:{}: {}", error.line, error.column, error.reason));
+        }
+        if found.left_out > 0 {
+            printer.complaint(&format!("{place}: and {} more", found.left_out));
+        }
+    }
+    Ok(Status::UNFIT)
+}
+
+/// A policy in lines: its mode, its rules in order, its limits.
+pub(super) fn describe(policy: &NetworkPolicy, printer: Printer) -> String {
+    let mut text = format!("mode    {}\n", policy.mode());
+    let Some(rules) = policy.rules() else { return text };
+    for (word, list) in [("allow", &rules.allow), ("deny", &rules.deny)] {
+        for rule in list {
+            let _ = writeln!(text, "{word:<7} {}", printer.foreign(&rule.to_string()));
+        }
+    }
+    let limits = &rules.limits;
+    let _ = writeln!(
+        text,
+        "limits  connections {}, requests_per_second {}, bytes_per_second {}, total_bytes {}",
+        limits.connections, limits.requests_per_second, limits.bytes_per_second, limits.total_bytes
+    );
+    text
+}
+
+/// What would become of one address.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    url: &'a str,
+    allowed: bool,
+    rule: Option<RuleRef>,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Status, Failure> {
+    let (policy, urls) = args.plan()?;
+    let wanted = urls.iter().map(|url| Wanted::parse(url)).collect::<Result<Vec<_>>>()?;
+    let policy = match policy.rules().and_then(belljar_core::Rules::unresolved) {
+        Some(_) => wiring::expand(context.home.clone(), policy).await?,
+        None => policy,
+    };
+    let outcomes: Vec<Outcome<'_>> =
+        urls.iter().zip(&wanted).map(|(url, wanted)| outcome(url, wanted.judge(&policy))).collect();
+    let printer = context.printer;
+    if printer.json {
+        printer.object(&serde_json::json!({ "results": outcomes }))?;
+    } else {
+        for outcome in &outcomes {
+            let line = match (&outcome.message, &outcome.rule) {
+                (Some(message), _) => format!("denied   {}: {message}", outcome.url),
+                (None, Some(rule)) => format!("allowed  {}: by {rule}", outcome.url),
+                (None, None) => format!("allowed  {}: by the mode {}", outcome.url, policy.mode()),
+            };
+            printer.out(&format!("{}\n", printer.foreign(&line)))?;
+        }
+    }
+    let all = outcomes.iter().all(|outcome| outcome.allowed);
+    Ok(if all { Status::SUCCESS } else { Status::UNFIT })
+}
+
+fn outcome(url: &str, judged: Result<Allowed, Denied>) -> Outcome<'_> {
+    match judged {
+        Ok(allowed) => Outcome { url, allowed: true, rule: allowed.rule, reason: None, message: None },
+        Err(denied) => Outcome {
+            url,
+            allowed: false,
+            reason: Some(denied.reason.as_str()),
+            message: Some(denied.to_string()),
+            rule: denied.rule,
+        },
+    }
+}
+
+/// Something that code in a sandbox could want of the network.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    destination: Destination,
+    port: u16,
+    how: How,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum How {
+    /// A bare connection.
+    Connect,
+    Tls,
+    /// Plain HTTP.
+    Request {
+        method: String,
+        target: String,
+    },
+}
+
+impl Wanted {
+    /// Reads `[METHOD ]http[s]://HOST[:PORT][/PATH]` or `HOST:PORT`.
+    fn parse(text: &str) -> Result<Self> {
+        let wrong = |why: &str| {
+            Error::new(ErrorCode::InvalidArgument, format!("`{}` {why}", text.escape_debug()))
+                .hint("write https://example.org/, 'POST http://example.org/v1' or example.org:5432")
+        };
+        let (method, place) = text.trim().split_once(' ').unwrap_or(("GET", text.trim()));
+        if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(wrong("does not begin with a method or an address"));
+        }
+        let (scheme, rest) = match place.split_once("://") {
+            Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
+            None => (String::new(), place),
+        };
+        let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (host, port) =
+            split_port(authority).ok_or_else(|| wrong("does not name a port from 1 to 65535"))?;
+        let destination = destination(host).map_err(|why| wrong(&format!("names no host: {why}")))?;
+        let target = target.split('#').next().unwrap_or_default();
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        let (port, how) = match scheme.as_str() {
+            "https" => (port.unwrap_or(443), How::Tls),
+            "http" => (port.unwrap_or(80), How::Request { method: method.to_owned(), target }),
+            "" if target == "/" && !text.trim().contains(' ') => {
+                (port.ok_or_else(|| wrong("names neither http, https nor a port"))?, How::Connect)
+            }
+            "" => return Err(wrong("does not say whether http or https is spoken")),
+            _ => return Err(wrong("is neither http nor https")),
+        };
+        Ok(Self { destination, port, how })
+    }
+
+    /// What the door would decide, as far as it can be known before a name is looked up.
+    fn judge(&self, policy: &NetworkPolicy) -> Result<Allowed, Denied> {
+        if let Destination::Name(name) = &self.destination {
+            decide::name(policy, name)?;
+        }
+        let allowed = decide::connect(policy, &self.destination, self.port)?;
+        match &self.how {
+            How::Connect => Ok(allowed),
+            How::Tls => {
+                let asked = match &self.destination {
+                    Destination::Name(name) => Some(name),
+                    Destination::Address(_) => None,
+                };
+                decide::tls(policy, &allowed, asked)?;
+                Ok(allowed)
+            }
+            How::Request { method, target } => {
+                let request = Request { host: &self.destination, port: self.port, method, target };
+                decide::request(policy, &allowed, request)
+            }
+        }
+    }
+}
+
+/// Splits a port from a host, if there is one.
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let after_host = authority.rfind(']').map_or(0, |bracket| bracket + 1);
+    match authority[after_host..].rfind(':') {
+        None => Some((authority, None)),
+        Some(colon) => {
+            let (host, port) = authority.split_at(after_host + colon);
+            let port = port[1..].parse().ok().filter(|port| *port > 0)?;
+            Some((host, Some(port)))
+        }
+    }
+}
+
+fn destination(host: &str) -> Result<Destination, String> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(Destination::Address(address));
+    }
+    HostName::parse(host).map(Destination::Name).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_core::Rules;
+
+    use super::*;
+
+    fn verdict(policy: &NetworkPolicy, url: &str) -> String {
+        match Wanted::parse(url).unwrap().judge(policy) {
+            Ok(allowed) => allowed.rule.map_or("open".to_owned(), |rule| rule.text),
+            Err(denied) => denied.reason.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_would_be_decided() {
+        let rules = |allow: &[&str], deny: &[&str]| Rules {
+            allow: allow.iter().map(|text| text.parse().unwrap()).collect(),
+            deny: deny.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Rules::default()
+        };
+        let list = NetworkPolicy::Allowlist(rules(
+            &["a.org", "*.b.org:8443", "GET http://c.org/v1/*", "192.0.2.0/24:5432", "[2001:db8::1]:22"],
+            &["bad.b.org"],
+        ));
+        for (url, expected) in [
+            ("https://a.org/x", "a.org"),
+            ("http://a.org", "a.org"),
+            ("a.org:22", "port_not_listed"),
+            ("https://x.b.org:8443", "*.b.org:8443"),
+            ("https://bad.b.org:8443", "denied_by_rule"),
+            ("http://c.org/v1/x?q#f", "GET c.org:80/v1/*"),
+            ("POST http://c.org/v1/x", "request_not_listed"),
+            ("http://c.org/v2", "request_not_listed"),
+            ("https://other.org/", "not_listed"),
+            ("169.254.169.254:80", "not_listed"),
+        ] {
+            assert_eq!(verdict(&list, url), expected, "{url}");
+        }
+        let open = NetworkPolicy::Open(rules(&[], &["a.org"]));
+        assert_eq!(verdict(&open, "https://b.org"), "open");
+        assert_eq!(verdict(&open, "https://a.org"), "denied_by_rule");
+        assert_eq!(verdict(&open, "http://169.254.169.254/latest"), "metadata");
+        assert_eq!(verdict(&open, "http://127.0.0.1:8080/"), "loopback");
+        assert_eq!(verdict(&open, "http://[::1]/"), "loopback");
+        assert_eq!(verdict(&NetworkPolicy::None, "https://a.org"), "no_network");
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_refused() {
+        for url in [
+            "",
+            "a.org",
+            "a.org/x",
+            "ftp://a.org",
+            "https://",
+            "https://a.org:0",
+            "https://a.org:x",
+            "GET a.org:80",
+            "http://127.1/",
+            "http://u@a.org/",
+            "G=T http://a.org/",
+            "https://a_b.org:443:443",
+        ] {
+            let error = Wanted::parse(url).expect_err(url);
+            assert!(error.hint.is_some(), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_in_lines() {
+        let rules = Rules {
+            allow: vec!["pypi".parse().unwrap(), "a.org:22".parse().unwrap()],
+            deny: vec!["b.org".parse().unwrap()],
+            ..Rules::default()
+        };
+        assert_eq!(
+            describe(&NetworkPolicy::Allowlist(rules), Printer::default()),
+            "mode    allowlist\nallow   pypi\nallow   a.org:22\ndeny    b.org\nlimits  connections 256, \
+             requests_per_second 200, bytes_per_second 64 MiB, total_bytes 10 GiB\n"
+        );
+        assert_eq!(describe(&NetworkPolicy::None, Printer::default()), "mode    none\n");
+    }
+}
