@@ -1,6 +1,6 @@
 //! What happened, in order. The log of a session is the one source for its logs, trace, cost and replay.
 
-use belljar_core::{Error, ExecId, ExecRequest, SandboxId, Termination};
+use belljar_core::{Error, ExecId, ExecRequest, NetworkPolicy, SandboxId, Termination};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::Meter;
@@ -51,6 +51,16 @@ pub enum Happening {
     Extended {
         /// This long from now, in milliseconds.
         ttl_ms: u64,
+    },
+    /// What it may reach is about to change.
+    NetworkSet {
+        /// To this, as it was asked for.
+        policy: Box<NetworkPolicy>,
+    },
+    /// It could not be changed, and is as it was before.
+    NetworkKept {
+        /// Why.
+        error: Error,
     },
     /// An execution was accepted; nothing has been started yet.
     ExecAccepted {
@@ -150,6 +160,8 @@ impl Happening {
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::Extended { .. } => "extended",
+            Self::NetworkSet { .. } => "network_set",
+            Self::NetworkKept { .. } => "network_kept",
             Self::ExecAccepted { .. } => "exec_accepted",
             Self::ExecStarted { .. } => "exec_started",
             Self::ExecFinished { .. } => "exec_finished",
@@ -189,7 +201,7 @@ mod tests {
     fn the_page_tells_of_all_that_can_happen() {
         let page = include_str!("../../../docs/engine.md");
         let names = names();
-        assert!(names.len() >= 17, "{names:?}");
+        assert!(names.len() >= 19, "{names:?}");
         for name in names {
             assert!(page.contains(&format!("`{name}`")), "docs/engine.md does not tell of `{name}`");
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     ByteStream, Capabilities, Control, Ending, Entry, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
-    ExecRequest, ExecResult, Execs, FilePath, Files, Position, Provider, ProviderName, PtySize, Result,
-    Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, UserName, WatchEvent,
+    ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Network, NetworkPolicy, Position, Provider,
+    ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats,
+    Stdin, UserName, WatchEvent,
 };
 use futures_util::stream::BoxStream;
 
@@ -139,6 +140,10 @@ impl Sandbox for Face {
     fn control(&self) -> Result<&dyn Control> {
         self.sandbox.control().map(|_| self as &dyn Control)
     }
+
+    fn network(&self) -> Result<&dyn Network> {
+        self.sandbox.network().map(|_| self as &dyn Network)
+    }
 }
 
 #[async_trait]
@@ -248,5 +253,31 @@ impl Control for Face {
 
     async fn resume(&self) -> Result<()> {
         self.engine.shared.resume(&*self.live()?).await
+    }
+}
+
+#[async_trait]
+impl Network for Face {
+    async fn policy(&self) -> Result<NetworkPolicy> {
+        self.sandbox.network()?.policy().await
+    }
+
+    async fn set_policy(&self, policy: NetworkPolicy) -> Result<()> {
+        policy.check()?;
+        let live = self.live()?;
+        let network = self.sandbox.network()?;
+        let shared = &self.engine.shared;
+        let _changing = live.network.lock().await;
+        // Nothing may come to be reachable that the log does not tell of.
+        shared.intend(&live.id, Happening::NetworkSet { policy: Box::new(policy.clone()) }).await?;
+        let changed = network.set_policy(policy).await;
+        if let Err(error) = &changed {
+            shared.record(&live.id, &[Happening::NetworkKept { error: error.clone() }]).await?;
+        }
+        changed
+    }
+
+    async fn flows(&self, after: u64, follow: bool) -> Result<FlowStream> {
+        self.sandbox.network()?.flows(after, follow).await
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Live {
     busy: AtomicUsize,
     /// Held while that changes, so that the log has it in the same order.
     pub(crate) paused: tokio::sync::Mutex<bool>,
+    /// Held while what it may reach changes, for the same reason.
+    pub(crate) network: tokio::sync::Mutex<()>,
     execs: AtomicU64,
     transfers: AtomicU64,
     /// Whether something can still begin. Held while it does, so that the end comes after it.
@@ -139,6 +141,7 @@ impl Live {
             used_at: Mutex::new(Instant::now()),
             busy: AtomicUsize::new(0),
             paused: tokio::sync::Mutex::new(session.state == SessionState::Paused),
+            network: tokio::sync::Mutex::default(),
             execs: AtomicU64::new(execs),
             transfers: AtomicU64::new(transfers),
             open: tokio::sync::RwLock::new(true),

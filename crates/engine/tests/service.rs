@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use belljar_core::conformance::{Programs, check_all};
 use belljar_core::{
-    Capabilities, Error, ErrorCode, ExecRequest, Provider, ProviderName, Result, Sandbox, SandboxId,
-    SandboxInfo, SandboxSpec,
+    Capabilities, Error, ErrorCode, ExecId, ExecRequest, Flow, FlowKind, NetworkPolicy, Provider,
+    ProviderName, Result, Rules, Sandbox, SandboxId, SandboxInfo, SandboxSpec, Verdict,
 };
 use belljar_engine::service::{Client, Lock, Reception};
 use belljar_engine::session::SessionState;
 use belljar_engine::store::{Query, Sqlite};
 use belljar_engine::{Config, Engine};
+use belljar_providers::fake::Fake;
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
+use futures_util::TryStreamExt;
 
 async fn engine(home: &Path) -> Engine {
     troubled_engine(home, Arc::default()).await
@@ -200,4 +202,102 @@ async fn a_second_engine_is_refused() {
     assert_eq!(Lock::take(directory.path()).unwrap_err().code, ErrorCode::AlreadyExists);
     drop(first);
     Lock::take(directory.path()).unwrap();
+}
+
+fn flow(seq: u64) -> Flow {
+    Flow {
+        seq,
+        time_ms: 1_000 + seq,
+        exec: Some(ExecId(1)),
+        kind: FlowKind::Tls,
+        host: format!("{}.example.org", "x".repeat(200)),
+        port: Some(443),
+        request: None,
+        address: None,
+        verdict: if seq.is_multiple_of(2) {
+            Verdict::Allowed
+        } else {
+            Verdict::Denied { reason: "not_listed".into() }
+        },
+        rule: None,
+        sent: seq,
+        received: 2 * seq,
+        duration_us: 3,
+    }
+}
+
+/// An engine whose sandboxes are models that have a network, on which as much went on.
+async fn networked(home: &Path, flows: u64) -> Client {
+    std::fs::create_dir_all(home).unwrap();
+    let reception = Reception::open(home).unwrap();
+    let store = Arc::new(Sqlite::open(&home.join("engine.db")).await.unwrap());
+    let fake = Fake::new().with_flows((1..=flows).map(flow).collect::<Vec<_>>());
+    let provider = |_| Ok(Arc::new(fake) as Arc<dyn Provider>);
+    let engine = Engine::start(store, 0, provider, Config::default()).await.unwrap();
+    tokio::spawn(async move { reception.serve(&engine, std::future::pending()).await });
+    Client::find(home).await.unwrap().unwrap()
+}
+
+fn allowlist(rule: &str) -> NetworkPolicy {
+    NetworkPolicy::Allowlist(Rules { allow: vec![rule.parse().unwrap()], ..Rules::default() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_be_reached_is_changed_and_on_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = networked(&directory.path().join("home"), 0).await;
+    let spec = SandboxSpec { network: allowlist("a.org"), ..SandboxSpec::default() };
+    let sandbox = client.create(spec).await.unwrap();
+    let network = sandbox.network().unwrap();
+    assert_eq!(network.policy().await.unwrap(), allowlist("a.org"));
+    network.set_policy(allowlist("b.org:8443")).await.unwrap();
+    assert_eq!(network.policy().await.unwrap(), allowlist("b.org:8443"));
+    let events = client.events(sandbox.id(), 0, 100).await.unwrap();
+    let last = serde_json::to_value(&events.last().unwrap().what).unwrap();
+    assert_eq!((&last["event"], &last["policy"]["allow"][0]), (&"network_set".into(), &"b.org:8443".into()));
+
+    let out_of_bounds =
+        NetworkPolicy::Allowlist(Rules { allow: vec!["192.0.2.0/24".parse().unwrap()], ..Rules::default() });
+    assert_eq!(network.set_policy(out_of_bounds).await.unwrap_err().code, ErrorCode::InvalidArgument);
+    let without = client.create(SandboxSpec::default()).await.unwrap();
+    let error = without.network().unwrap().set_policy(allowlist("a.org")).await.unwrap_err();
+    assert!(error.message.contains("without a network"), "{error}");
+    let events = client.events(without.id(), 3, 100).await.unwrap();
+    let names: Vec<&str> = events.iter().map(|event| event.what.name()).collect();
+    assert_eq!(names, ["network_set", "network_kept"], "what was not done is not left standing");
+    sandbox.cleanup().await.unwrap();
+    without.cleanup().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flows_come_whole_and_in_order_and_end_with_the_sandbox() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = networked(&directory.path().join("home"), 3000).await;
+    let spec = SandboxSpec { network: allowlist("a.org"), ..SandboxSpec::default() };
+    let sandbox = client.create(spec).await.unwrap();
+    let network = sandbox.network().unwrap();
+    let all: Vec<Flow> = network.flows(0, false).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(all, (1..=3000).map(flow).collect::<Vec<_>>());
+    let some: Vec<Flow> = network.flows(2998, false).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(some, [flow(2999), flow(3000)]);
+
+    let followed = network.flows(2999, true).await.unwrap();
+    let followed = tokio::spawn(followed.try_collect::<Vec<Flow>>());
+    for _ in 0..20 {
+        network.policy().await.unwrap();
+    }
+    assert!(!followed.is_finished(), "there may be more to come");
+    sandbox.cleanup().await.unwrap();
+    assert_eq!(followed.await.unwrap().unwrap(), [flow(3000)]);
+    assert_eq!(network.policy().await.unwrap_err().code, ErrorCode::SandboxGone);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_door_there_is_no_network_to_speak_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = served(&directory.path().join("home")).await;
+    let sandbox = client.create(SandboxSpec::default()).await.unwrap();
+    let error = sandbox.network().map(|_| ()).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unsupported);
+    sandbox.cleanup().await.unwrap();
 }

@@ -1,5 +1,6 @@
 //! Who asks: an engine that serves elsewhere, as a provider.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
 use belljar_core::{
-    ByteStream, Capabilities, Control, Ending, Entry, Error, ErrorCode, ExecEvent, ExecHandle, ExecId,
-    ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, Position, Provider, ProviderName, PtySize,
-    Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, UserName,
-    WatchEvent,
+    ByteStream, Capabilities, Capability, Control, Ending, Entry, Error, ErrorCode, ExecEvent, ExecHandle,
+    ExecId, ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Network, NetworkPolicy,
+    Position, Provider, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec,
+    SandboxState, SandboxStats, Stdin, UserName, WatchEvent,
 };
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
@@ -414,6 +415,13 @@ impl Sandbox for Remote {
     fn control(&self) -> Result<&dyn Control> {
         Ok(self)
     }
+
+    fn network(&self) -> Result<&dyn Network> {
+        match self.client.capabilities.has(Capability::Network) {
+            true => Ok(self),
+            false => Err(Error::unsupported(self.client.provider, Capability::Network)),
+        }
+    }
 }
 
 #[async_trait]
@@ -523,5 +531,39 @@ impl Control for Remote {
 
     async fn ended(&self) -> Result<SandboxState> {
         expect!(self.ask(Operation::Ended).await?, Answer::State(state) => state)
+    }
+}
+
+#[async_trait]
+impl Network for Remote {
+    async fn policy(&self) -> Result<NetworkPolicy> {
+        expect!(self.ask(Operation::NetworkPolicy).await?, Answer::Policy(policy) => *policy)
+    }
+
+    async fn set_policy(&self, policy: NetworkPolicy) -> Result<()> {
+        policy.check()?;
+        self.done(Operation::SetNetwork { policy: Box::new(policy) }).await
+    }
+
+    async fn flows(&self, after: u64, follow: bool) -> Result<FlowStream> {
+        let mut talk = self.open(Operation::Flows { after, follow }).await?;
+        expect!(talk.answer().await?, Answer::Done => ())?;
+        Ok(Box::pin(futures_util::stream::unfold(Some((talk, VecDeque::new())), |listening| async {
+            let (mut talk, mut heard) = listening?;
+            loop {
+                if let Some(flow) = heard.pop_front() {
+                    return Some((Ok(flow), Some((talk, heard))));
+                }
+                match talk.answer().await {
+                    Ok(Answer::Flows(more)) => heard.extend(more),
+                    Ok(Answer::Done) => return None,
+                    Ok(other) => {
+                        let what = format!("{other:?}").chars().take(80).collect::<String>();
+                        return Some((Err(unexpected(&what)), None));
+                    }
+                    Err(error) => return Some((Err(error), None)),
+                }
+            }
+        })))
     }
 }

@@ -9,8 +9,9 @@ mod server;
 use std::time::Duration;
 
 use belljar_core::{
-    Capabilities, Denial, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Position,
-    ProviderName, PtySize, SandboxId, SandboxInfo, SandboxState, SandboxStats, Stream, UserName, WatchEvent,
+    Capabilities, Denial, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Flow, NetworkPolicy,
+    Position, ProviderName, PtySize, SandboxId, SandboxInfo, SandboxState, SandboxStats, Stream, UserName,
+    WatchEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +93,9 @@ enum Operation {
     Rename { from: FilePath, to: FilePath, user: UserName },
     Remove { path: FilePath, user: UserName },
     Watch { path: FilePath, user: UserName },
+    NetworkPolicy,
+    SetNetwork { policy: Box<NetworkPolicy> },
+    Flows { after: u64, follow: bool },
 }
 
 /// What an engine answers.
@@ -136,6 +140,9 @@ enum Answer {
     Entries(Vec<Entry>),
     Made(bool),
     Changed(WatchEvent),
+    Policy(Box<NetworkPolicy>),
+    /// Some of what went through the door; the last is followed by `Done`.
+    Flows(Vec<Flow>),
     Done,
     Failed(Error),
 }

@@ -26,6 +26,8 @@ use crate::session::SessionRequest;
 
 /// Bytes of a list that go into one answer, unless one of its items has more.
 const PORTION: usize = MAX_CONTROL / 4;
+/// How many flows are sent together at most.
+const FLOWS_AT_ONCE: usize = 256;
 /// How long a caller may take to say what it wants.
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
@@ -362,6 +364,29 @@ async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller
         Operation::MakeDir { path, user } => Answer::Made(sandbox.files()?.make_dir(&path, user).await?),
         Operation::Rename { from, to, user } => done(sandbox.files()?.rename(&from, &to, user).await)?,
         Operation::Remove { path, user } => done(sandbox.files()?.remove(&path, user).await)?,
+        Operation::NetworkPolicy => Answer::Policy(Box::new(sandbox.network()?.policy().await?)),
+        Operation::SetNetwork { policy } => done(sandbox.network()?.set_policy(*policy).await)?,
+        Operation::Flows { after, follow } => {
+            let flows = sandbox.network()?.flows(after, follow).await?;
+            // What is there already goes together.
+            let mut flows = flows.ready_chunks(FLOWS_AT_ONCE);
+            caller.say(&Answer::Done).await?;
+            loop {
+                let some = tokio::select! {
+                    some = flows.next() => some,
+                    _ = caller.receiver.next() => return Err(Broken::Gone),
+                };
+                let Some(some) = some else { return Ok(Answer::Done) };
+                // An error is the last of them.
+                let mut error = None;
+                let good =
+                    some.into_iter().map_while(|flow| flow.map_err(|told| error = Some(told)).ok()).collect();
+                caller.list(good, Answer::Flows).await?;
+                if let Some(error) = error {
+                    return Err(error.into());
+                }
+            }
+        }
         Operation::Watch { path, user } => {
             let mut changes = sandbox.files()?.watch(&path, user).await?;
             caller.say(&Answer::Done).await?;

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Capability, Control, Error, ErrorCode, ExecId, ExecRequest, ExecResult, FilePath, Output,
-    ProviderName, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats,
-    Termination, Usage, UserName,
+    ByteStream, Capability, Control, Error, ErrorCode, ExecId, ExecRequest, ExecResult, FilePath, Flow,
+    FlowStream, Network, NetworkPolicy, Output, ProviderName, Result, Sandbox, SandboxId, SandboxInfo,
+    SandboxSpec, SandboxState, SandboxStats, Termination, Usage, UserName,
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ pub(super) struct FakeSandbox {
     last: AtomicU32,
     keys: Mutex<BTreeMap<String, ExecId>>,
     spec: SandboxSpec,
+    policy: Mutex<NetworkPolicy>,
+    flows: Option<Arc<[Flow]>>,
     created_ms: u64,
     running: AtomicU32,
     life: watch::Sender<Life>,
@@ -83,7 +85,13 @@ impl Drop for Running<'_> {
 }
 
 impl FakeSandbox {
-    pub(super) fn new(id: SandboxId, name: Held, spec: SandboxSpec, programs: Programs) -> Self {
+    pub(super) fn new(
+        id: SandboxId,
+        name: Held,
+        spec: SandboxSpec,
+        programs: Programs,
+        flows: Option<Arc<[Flow]>>,
+    ) -> Self {
         let own = [
             ("PATH", "/usr/bin:/bin"),
             ("HOME", Tree::HOME),
@@ -102,7 +110,9 @@ impl FakeSandbox {
             files: Arc::new(Mutex::new(Tree::new())),
             last: AtomicU32::new(0),
             keys: Mutex::default(),
+            policy: Mutex::new(spec.network.clone()),
             spec,
+            flows,
             created_ms: u64::try_from(created.as_millis()).unwrap_or(u64::MAX),
             running: AtomicU32::new(0),
             life: watch::Sender::new(Life { state: SandboxState::Running, deadline, paused: None }),
@@ -297,6 +307,46 @@ impl Sandbox for FakeSandbox {
 
     fn control(&self) -> Result<&dyn Control> {
         Ok(self)
+    }
+
+    fn network(&self) -> Result<&dyn Network> {
+        match self.flows {
+            Some(_) => Ok(self),
+            None => Err(Error::unsupported(ProviderName::Fake, Capability::Network)),
+        }
+    }
+}
+
+#[async_trait]
+impl Network for FakeSandbox {
+    async fn policy(&self) -> Result<NetworkPolicy> {
+        self.alive()?;
+        Ok(self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    async fn set_policy(&self, policy: NetworkPolicy) -> Result<()> {
+        policy.check()?;
+        self.alive()?;
+        if self.spec.network == NetworkPolicy::None {
+            return Err(Error::new(ErrorCode::InvalidArgument, "the sandbox was made without a network")
+                .hint("make one with the mode `allowlist`"));
+        }
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+        Ok(())
+    }
+
+    async fn flows(&self, after: u64, follow: bool) -> Result<FlowStream> {
+        let known = self.flows.iter().filter(|_| self.spec.network != NetworkPolicy::None);
+        let told: Vec<_> =
+            known.flat_map(|flows| flows.iter()).filter(|flow| flow.seq > after).cloned().map(Ok).collect();
+        let mut life = self.life.subscribe();
+        // There are no more, and those who follow are not told so before the end.
+        let end = async move {
+            if follow {
+                let _ = life.wait_for(|life| !life.state().is_alive()).await;
+            }
+        };
+        Ok(stream::iter(told).chain(end.into_stream().filter_map(|()| async { None })).boxed())
     }
 }
 
