@@ -43,11 +43,7 @@ pub(crate) fn client(home: &Path) -> io::Result<Client> {
 
 /// Starts the supervisor, apart from whatever started us.
 fn open(program: &Path, home: &Path) -> io::Result<()> {
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(home.join(LOG_FILE))?;
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(home.join(LOG_FILE))?;
     let mut command = Command::new(program);
     command.arg(SUPERVISOR).arg(home).current_dir("/").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -32,8 +32,9 @@ pub(crate) async fn provider(name: ProviderName, home: Option<PathBuf>) -> Resul
 
 /// The jail, with the door of its data directory.
 fn jail(home: Home) -> Result<Jail> {
-    let door = crate::door::client(home.path())
-        .map_err(|error| Error::new(ErrorCode::Internal, format!("cannot find the program itself: {error}")))?;
+    let door = crate::door::client(home.path()).map_err(|error| {
+        Error::new(ErrorCode::Internal, format!("cannot find the program itself: {error}"))
+    })?;
     Ok(Jail::new(home)?.with_door(Arc::new(door)))
 }
 

@@ -217,7 +217,7 @@ fn flow(seq: u64) -> Flow {
         verdict: if seq.is_multiple_of(2) {
             Verdict::Allowed
         } else {
-            Verdict::Denied { reason: "not_listed".into() }
+            Verdict::Denied { reason: "not_listed".into(), what: "it".into(), how_to_grant: "ask".into() }
         },
         rule: None,
         sent: seq,

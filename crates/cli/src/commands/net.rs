@@ -76,7 +76,7 @@ fn line(flow: &Flow, printer: Printer) -> String {
     };
     let verdict = match &flow.verdict {
         Verdict::Allowed => "allowed".to_owned(),
-        Verdict::Denied { reason } => format!("denied: {reason}"),
+        Verdict::Denied { reason, .. } => format!("denied: {reason}"),
         Verdict::Failed { error } => format!("failed: {error}"),
     };
     row(&[
@@ -107,7 +107,11 @@ mod tests {
             port: Some(80),
             request: Some("GET /x\x1b[2J".into()),
             address: None,
-            verdict: Verdict::Denied { reason: "not_listed".into() },
+            verdict: Verdict::Denied {
+                reason: "not_listed".into(),
+                what: "it".into(),
+                how_to_grant: "ask".into(),
+            },
             rule: None,
             sent: 120,
             received: 0,

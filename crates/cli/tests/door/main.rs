@@ -1,0 +1,13 @@
+//! The door, from end to end: real sandboxes whose traffic comes to real servers, in a network that each test makes for itself.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../surroundings/mod.rs"]
+mod surroundings;
+mod world;
+
+mod attribution;
+mod deaths;
+mod everyday;
+mod limits;
+mod nothing_else;

@@ -1,0 +1,306 @@
+//! A world of its own for each test: a network that leads nowhere, in which addresses of the internet are this machine, and names
+//! that lead to them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::surroundings::{belljar, patience};
+
+/// What is public, and what is not.
+pub const SERVER: &str = "93.184.215.14";
+pub const OTHER: &str = "93.184.215.15";
+pub const PRIVATE: &str = "10.1.2.3";
+pub const METADATA: &str = "169.254.169.254";
+pub const SIX: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
+
+/// Names and where they lead.
+const HOSTS: [(&str, &str); 9] = [
+    (SERVER, "server.test"),
+    (SERVER, "files.server.test"),
+    (SERVER, "same.test"),
+    (OTHER, "other.test"),
+    (PRIVATE, "mirror.test"),
+    (PRIVATE, "rebound.test"),
+    (METADATA, "metadata.test"),
+    ("127.0.0.1", "local.test"),
+    (SIX, "six.test"),
+];
+
+/// The world of a test, and a data directory in it.
+pub struct World {
+    pub home: tempfile::TempDir,
+}
+
+impl World {
+    /// Takes the current thread, and all that it will start, into a world of its own.
+    pub fn new() -> Self {
+        // SAFETY: plain system call; it concerns this thread only.
+        let apart = unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) };
+        assert_eq!(apart, 0, "{}", std::io::Error::last_os_error());
+        let home = tempfile::tempdir().unwrap();
+        let hosts = home.path().join("hosts");
+        let lines: Vec<_> = HOSTS.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
+        std::fs::write(&hosts, format!("127.0.0.1 localhost\n{}", lines.concat())).unwrap();
+        let resolver = home.path().join("resolv.conf");
+        std::fs::write(&resolver, format!("nameserver {SERVER}\noptions timeout:1 attempts:1\n")).unwrap();
+        let here = |path: &Path| path.to_str().unwrap().to_owned();
+        run("mount", &["--make-rprivate", "/"]);
+        run("mount", &["--bind", &here(&hosts), "/etc/hosts"]);
+        run("mount", &["--bind", &here(&resolver), "/etc/resolv.conf"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        for address in [SERVER, OTHER, PRIVATE, METADATA] {
+            run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"]);
+        }
+        run("ip", &["address", "add", &format!("{SIX}/128"), "dev", "lo", "nodad"]);
+        Self { home }
+    }
+
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(belljar());
+        command.args(words).env("BELLJAR_HOME", self.home.path()).env_remove("BELLJAR_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    pub fn json(&self, words: &[&str]) -> Value {
+        let output = self.run(&[&[words[0], "--json"], &words[1..]].concat());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Makes a sandbox that lasts, with these options.
+    pub fn create(&self, options: &[&str]) -> String {
+        let made = self.json(&[&["create"], options].concat());
+        made["sandbox_id"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    }
+
+    /// Runs a line of shell in a sandbox.
+    pub fn shell(&self, id: &str, script: &str) -> Value {
+        self.json(&["exec", id, "--", "sh", "-c", script])
+    }
+
+    /// What went through the door, or wanted to.
+    pub fn flows(&self, id: &str) -> Vec<Value> {
+        self.json(&["egress", id])["flows"].as_array().unwrap().clone()
+    }
+
+    /// The processes of the door: the supervisor and its worker.
+    pub fn door(&self, part: &str) -> Option<i32> {
+        let home = self.home.path().to_str().unwrap().as_bytes().to_vec();
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let supervisor = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            words.get(1) == Some(&&b"door-supervisor"[..]) && words.get(2) == Some(&&home[..])
+        };
+        let supervisor = pids.find(supervisor)?;
+        if part == "supervisor" {
+            return Some(supervisor);
+        }
+        let children =
+            std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let list = self.run(&["ls", "-aq"]);
+        let ids = String::from_utf8_lossy(&list.stdout).into_owned();
+        let ids: Vec<&str> = ids.split_whitespace().collect();
+        if !ids.is_empty() {
+            self.run(&[&["rm", "-f"], &ids[..]].concat());
+        }
+        if let Some(supervisor) = self.door("supervisor") {
+            crate::surroundings::processes::send(supervisor, rustix::process::Signal::KILL);
+        }
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.home.path().join("door.log")).unwrap_or_default();
+            eprintln!("the door says:\n{log}");
+        }
+    }
+}
+
+fn run(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output().unwrap();
+    assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + patience(Duration::from_secs(30));
+    while !condition() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A server of plain HTTP that says what it was asked, and by which name it was called.
+pub struct HttpServer {
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl HttpServer {
+    pub fn start(address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let server = Self { asked: asked.clone() };
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let asked = asked.clone();
+                std::thread::spawn(move || answer(&stream, &asked));
+            }
+        });
+        server
+    }
+
+    /// The first lines of all requests, with the host that they named.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn answer(stream: &TcpStream, asked: &Mutex<Vec<String>>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut first, mut host, mut length) = (String::new(), String::new(), 0);
+        if !matches!(reader.read_line(&mut first), Ok(count) if count > 0) {
+            return;
+        }
+        loop {
+            let mut line = String::new();
+            if !matches!(reader.read_line(&mut line), Ok(count) if count > 0) {
+                return;
+            }
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("host:") {
+                host = value.trim().to_owned();
+            }
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        asked.lock().unwrap().push(format!("{} {host}", first.trim()));
+        let path = first.split_whitespace().nth(1).unwrap_or_default();
+        let reply = match path.strip_prefix("/redirect-to/") {
+            Some(elsewhere) => {
+                format!("HTTP/1.1 302 Found\r\nLocation: http://{elsewhere}/\r\nContent-Length: 0\r\n\r\n")
+            }
+            None => {
+                let body = format!("served {} for {host}\n", first.trim());
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            }
+        };
+        if (&mut &*stream).write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes in connections and says who came; to see that nobody did.
+pub struct Canary {
+    pub address: SocketAddr,
+    visits: Arc<Mutex<usize>>,
+}
+
+impl Canary {
+    pub fn start(address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let visits = Arc::new(Mutex::new(0));
+        let canary = Self { address: listener.local_addr().unwrap(), visits: visits.clone() };
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                *visits.lock().unwrap() += 1;
+                let _ = stream.write_all(b"canary\n");
+            }
+        });
+        canary
+    }
+
+    pub fn visits(&self) -> usize {
+        *self.visits.lock().unwrap()
+    }
+}
+
+/// A program that is gone with this value.
+pub struct Program(pub Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server of TLS with a certificate for these names, which answers HTTP. The certificate's file comes along.
+pub fn tls_server(world: &World, address: &str, names: &[&str]) -> (Program, PathBuf) {
+    let (key, certificate) = (world.home.path().join("key.pem"), world.home.path().join("certificate.pem"));
+    let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+    let (key_path, certificate_path) = (key.to_str().unwrap(), certificate.to_str().unwrap());
+    run(
+        "openssl",
+        &[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            &format!("subjectAltName={}", names.join(",")),
+            "-keyout",
+            key_path,
+            "-out",
+            certificate_path,
+        ],
+    );
+    let script = "import ssl, sys, http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        body = b'served inside TLS\\n'
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words): pass
+host, port = sys.argv[1].rsplit(':', 1)
+server = http.server.ThreadingHTTPServer((host, int(port)), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[3], sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print('ready', flush=True)
+server.serve_forever()";
+    let mut child = Command::new("python3")
+        .args(["-c", script, address, key_path, certificate_path])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "ready\n");
+    (Program(child), certificate)
+}
