@@ -31,10 +31,13 @@ print(served)";
         .collect();
     let mut killed = BTreeSet::new();
     while killed.len() < 50 {
-        until("there is a worker", || world.door("worker").is_some_and(|pid| !killed.contains(&pid)));
-        let pid = world.door("worker").unwrap();
-        send(pid, Signal::KILL);
-        killed.insert(pid);
+        let mut found = None;
+        until("there is a worker", || {
+            found = world.door("worker").filter(|pid| !killed.contains(pid));
+            found.is_some()
+        });
+        send(found.unwrap(), Signal::KILL);
+        killed.extend(found);
         if killed.len() % 10 == 0 {
             // In the middle of all this the sandboxes are served.
             for id in &sandboxes {

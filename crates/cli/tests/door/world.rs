@@ -227,9 +227,12 @@ impl Canary {
         let visits = Arc::new(Mutex::new(0));
         let canary = Self { address: listener.local_addr().unwrap(), visits: visits.clone() };
         std::thread::spawn(move || {
+            // None is closed from this side.
+            let mut held = Vec::new();
             for mut stream in listener.incoming().map_while(Result::ok) {
                 *visits.lock().unwrap() += 1;
                 let _ = stream.write_all(b"canary\n");
+                held.push(stream);
             }
         });
         canary

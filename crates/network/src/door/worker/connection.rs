@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use belljar_core::{ExecId, FlowKind, NetworkPolicy, Verdict};
 use belljar_jail::arrival;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -25,7 +26,11 @@ use crate::policy::{Allowed, Denied, Destination, Look, Reason, decide};
 const DIAL: Duration = Duration::from_secs(10);
 /// A connection on which nothing moves for as long is closed.
 const IDLE: Duration = Duration::from_secs(900);
+/// The same where one side has no more to say.
+const HALF_IDLE: Duration = Duration::from_secs(60);
 /// How long a client that is refused may take to say in which language.
+const LANGUAGE: Duration = Duration::from_millis(500);
+/// How long it may take to hear the refusal.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How many addresses of a host are tried.
 const MOST_DIALS: usize = 4;
@@ -113,7 +118,7 @@ async fn turn_away(client: &TcpStream, trip: Trip, denied: &Denied) {
     let exec = trip.flow.exec;
     trip.denied(denied).await;
     let mut opening = Opening::default();
-    let first = tokio::time::timeout(LAST_WORDS, first_words(client, &mut opening)).await;
+    let first = tokio::time::timeout(LANGUAGE, first_words(client, &mut opening)).await;
     match first {
         Ok(Ok(First::Http)) => answer(client, &refusal(denied, exec)).await,
         Ok(Ok(First::Tls(_) | First::BadTls(_))) => answer(client, ACCESS_DENIED).await,
@@ -191,7 +196,7 @@ impl Connection {
         match outcome {
             Ok(()) | Err(Stop::Over) => trip.end(Verdict::Allowed).await,
             Err(Stop::Idle) => {
-                trip.failed("nothing moved for a quarter of an hour").await;
+                trip.failed("nothing moved for too long").await;
                 lingerless(&self.client);
             }
             Err(Stop::Io(error)) => {
@@ -260,7 +265,10 @@ impl Connection {
                 ended = &mut up, if sending => { ended?; sending = false; }
                 ended = &mut down, if receiving => { ended?; receiving = false; }
                 _ = policies.changed() => self.judge_again(&policies, seen, address)?,
-                () = tokio::time::sleep(IDLE) => {
+                // Whoever has no more to say may be gone altogether, which shows when it is told something.
+                _ = self.client.ready(Interest::ERROR), if !sending => break,
+                _ = upstream.ready(Interest::ERROR), if !receiving => break,
+                () = tokio::time::sleep(if sending && receiving { IDLE } else { HALF_IDLE }) => {
                     let now = sent.get() + received.get();
                     if now == moved {
                         return Err(Stop::Idle);
