@@ -132,6 +132,12 @@ impl Layout {
         self.kind
     }
 
+    /// Where the version-two hierarchy is mounted, if there is one.
+    pub fn v2_mount(&self) -> Option<&Path> {
+        let v2 = self.hierarchies.iter().find(|hierarchy| hierarchy.version == Version::Two)?;
+        Some(&v2.mount)
+    }
+
     /// The slots for which some group exists, in no order.
     pub fn slots(&self) -> Vec<u32> {
         let directories = self

@@ -2,17 +2,27 @@
 
 use std::fs;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, unmount};
 
 use super::probe::{Failing, Proof, in_child, in_namespaces, refused};
 use super::{Area, Check, is_root};
+use crate::arrival;
+use crate::cgroup::Layout;
+use crate::doorway;
 use crate::mounts;
 use crate::namespaces::{check, loopback_up};
 
 const ADVICE: &str = "needs a kernel with CONFIG_PID_NS, CONFIG_NET_NS, CONFIG_IPC_NS and CONFIG_UTS_NS; inside a \
                       container, run that container with --privileged or use the host itself";
+
+/// A connection within one machine that takes longer will not be made.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn examine() -> Vec<Check> {
     let required = |name, proof, advice: &str| Check::required(Area::Namespaces, name, proof, advice);
@@ -45,6 +55,14 @@ pub(super) fn examine() -> Vec<Check> {
             in_namespaces(no_nested),
             "needs /proc/sys writable in user namespaces of its own (CONFIG_SYSCTL, and not in a container that makes \
              it read-only)",
+        ),
+        Check::useful(
+            Area::Namespaces,
+            "way to the door",
+            in_namespaces(way_to_the_door),
+            "without it sandboxes can have no network (`--net`, `--allow`): needs nftables with transparent proxying \
+             (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_REJECT, CONFIG_NFT_SOCKET with \
+             CONFIG_SOCK_CGROUP_DATA); as root: modprobe -a nft_tproxy nft_socket nft_reject_inet",
         ),
         required(
             "process descriptors",
@@ -195,6 +213,43 @@ fn no_nested() -> Proof {
     let nested = check(unsafe { libc::unshare(libc::CLONE_NEWUSER) });
     refused("a namespace inside a sandbox", nested, libc::ENOSPC)?;
     Ok("a sandbox that was told to have no namespaces inside was refused one".into())
+}
+
+/// Where this process is in the version-two hierarchy: how deep, and the mark by which the kernel would know it.
+fn own_leaf() -> Option<(u32, u32)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mount = Layout::detect().ok()?.v2_mount()?.to_owned();
+    let number = fs::metadata(mount.join(path)).ok()?.ino();
+    Some((Path::new(path).components().count() as u32, number as u32))
+}
+
+fn way_to_the_door() -> Proof {
+    // Only where each execution has a group of its own; and of our own we know where it is.
+    let leaf = if is_root() { own_leaf() } else { None };
+    mount_proc()?;
+    loopback_up().failing("bring up the loopback interface")?;
+    if leaf.is_some() {
+        fs::write("proc/sys/net/ipv4/tcp_fwmark_accept", "1").failing("write net.ipv4.tcp_fwmark_accept")?;
+    }
+    let doorway = doorway::open(leaf.map(|(level, _)| level)).failing("make it")?;
+    let far = SocketAddr::from(([192, 0, 2, 1], 443));
+    let _stream = TcpStream::connect_timeout(&far, PATIENCE).failing("connect to a far address")?;
+    let (arrived, _) = rustix::net::acceptfrom(&doorway.v4.tcp).failing("take in a connection")?;
+    let mark = arrival::mark(arrived.as_fd()).failing("read the mark of a connection")?;
+    let meant = TcpStream::from(arrived).local_addr().failing("read where a connection was meant to go")?;
+    match leaf {
+        _ if meant != far => Err(format!("a connection to {far} arrived as one to {meant}")),
+        Some((level, own)) if mark != own => Err(format!(
+            "a connection had the mark {mark} instead of {own}, the number of its cgroup (at level {level})"
+        )),
+        Some(_) => Ok("a connection to a far address arrived at the door, and told whose it was".into()),
+        None => Ok(
+            "a connection to a far address arrived at the door; it does not tell which execution's it is, \
+                    which needs root and cgroup v2"
+                .into(),
+        ),
+    }
 }
 
 fn process_descriptors() -> Proof {

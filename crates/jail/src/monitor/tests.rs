@@ -84,6 +84,20 @@ impl Desk {
         requests.map(|frame| (frame.id, frame.message().unwrap())).collect()
     }
 
+    /// The guest says something that is not heard yet.
+    fn sends(&mut self, frame: &Frame) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.guest.write_all(&bytes).unwrap();
+    }
+
+    fn whose(&mut self, mark: u32) -> Option<ExecId> {
+        match self.ask(Some(0), Request::Whose { mark }) {
+            Answer::Whose(exec) => exec,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The guest says something.
     fn says(&mut self, id: u32, event: &Event) {
         self.service.on_guest_frame(&Frame::control(id, event));
@@ -419,4 +433,60 @@ fn without_a_cgroup_there_is_no_pause_and_a_plain_word_about_it() {
     assert_eq!(error.code, ErrorCode::Unsupported);
     assert!(error.message.contains("without root"), "{error}");
     assert!(desk.told().is_empty());
+}
+
+#[test]
+fn marks_are_known_as_soon_as_the_guest_has_sent_them_and_after_the_end() {
+    let mut desk = Desk::new();
+    let mut caller = desk.connect();
+    caller.say(Some(7), exec(keyed("one")));
+    desk.serve(&caller);
+    let id = desk.told().last().unwrap().0;
+    let cgroup = (5 << 32) | 1234;
+    assert_eq!(desk.whose(1234), None);
+    // Behind more than is read at once, and unheard until somebody asks; whose epoch does not count.
+    for _ in 0..3 {
+        desk.sends(&Frame::data(id + 9, wire::stream::OUTPUT, &[0; 48 << 10]));
+    }
+    desk.sends(&Frame::control(id, &Event::Leaf { cgroup }));
+    assert_eq!(desk.whose(1234), Some(ExecId(id)), "the lower half counts");
+    assert_eq!(desk.whose(5), None);
+    // It is said once, before the start; whatever else is said is not believed.
+    desk.says(id, &Event::Leaf { cgroup: 77 });
+    desk.says(id, &Event::Started { pid: 2, start_us: 1 });
+    desk.says(id, &Event::Leaf { cgroup: 78 });
+    desk.says(id + 1, &Event::Leaf { cgroup: 79 });
+    assert_eq!([77, 78, 79].map(|mark| desk.whose(mark)), [None; 3]);
+    desk.says(id, &Event::Exited(ended()));
+    for number in 0..KEPT_EXECUTIONS + 2 {
+        desk.run_through(keyed(&format!("later-{number}")));
+    }
+    assert!(!desk.service.executions.contains_key(&id), "it is forgotten otherwise");
+    assert_eq!(desk.whose(1234), Some(ExecId(id)));
+}
+
+#[test]
+fn only_who_has_a_doorway_hands_it_out() {
+    let mut desk = Desk::new();
+    let refused = desk.ask(None, Request::Doorway);
+    assert!(matches!(&refused, Answer::Failed(error) if error.code == ErrorCode::Unsupported), "{refused:?}");
+    let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
+    let family = || crate::doorway::Sockets { tcp: socket(), dns: socket() };
+    for (v6, count) in [(None, 2), (Some(family()), 4)] {
+        desk.service.given.doorway = Some(crate::doorway::Doorway { v4: family(), v6 });
+        // Again and again, and whatever engine came before.
+        for epoch in [9, 1] {
+            desk.ask(Some(9), Request::Fence);
+            let mut caller = desk.connect();
+            caller.say(Some(epoch), Request::Doorway);
+            desk.serve(&caller);
+            let mut bytes = [0; 4096];
+            let (length, arrived) = crate::doorway::take(&caller.stream, &mut bytes).unwrap();
+            caller.heard.feed(&bytes[..length]);
+            assert!(matches!(caller.answer(), Answer::Doorway));
+            assert_eq!(arrived.len(), count);
+            assert_eq!(caller.stream.read(&mut bytes).unwrap(), 0, "that was all");
+        }
+    }
+    assert_eq!(desk.service.epoch, 9, "and nobody's epoch was taken from it");
 }
