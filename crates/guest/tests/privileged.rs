@@ -6,6 +6,7 @@ mod harness;
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::UserName;
@@ -153,6 +154,17 @@ fn in_cgroups(hierarchy: &str, is_v2: bool, join: &str, name: &str) {
     if let Some(joined) = &joined {
         assert!(inside.text().contains(joined.0.file_name().unwrap().to_str().unwrap()), "{inside:?}");
     }
+
+    // Whoever sees its packets can tell whose they are before it can send any.
+    let id = guest.spawn(shell("sleep 1000"));
+    if is_v2 {
+        let told = guest.event(id);
+        let leaf = fs::metadata(leaves.0.join(format!("e{id}"))).unwrap();
+        assert_eq!(told, Event::Leaf { cgroup: leaf.ino() });
+    }
+    guest.started(id);
+    guest.send(id, &Request::Kill);
+    guest.finish(id);
 
     let mut request = shell("setsid sh -c '(sleep 1000 & echo $!); exit 0' & wait; sleep 1000");
     request.timeout_ms = 1500;

@@ -439,7 +439,7 @@ async fn the_end_of_an_execution_comes_with_what_it_was_denied() {
     assert_eq!(sandbox.execute(ExecRequest::argv(["true"])).await.unwrap().denied, []);
     *house.door.denied.lock().unwrap() = Ok(vec![denial.clone()]);
     let result = sandbox.execute(ExecRequest::argv(["true"])).await.unwrap();
-    assert_eq!(result.denied, [denial.clone()]);
+    assert_eq!(result.denied, std::slice::from_ref(&denial));
     let last = |handle: Box<dyn ExecHandle>| async move {
         let mut events = Vec::new();
         while let Some(event) = handle.next().await.unwrap() {
