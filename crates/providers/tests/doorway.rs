@@ -498,27 +498,40 @@ async fn what_went_through_is_told_while_it_happens() {
     sandbox.cleanup().await.unwrap();
 }
 
+/// Makes sockets until there is no room for more, and says how many there were.
+fn as_many(make: &str) -> ExecRequest {
+    python(&format!(
+        "import socket\n\
+         made = []\n\
+         try:\n\
+         \x20   while len(made) < 3000: {make}\n\
+         except OSError: print(len(made), end='')"
+    ))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doors_sockets_are_not_counted_as_the_sandboxs_own() {
     let house = House::new();
-    // So little memory that the bounds are at their least: four sockets that listen, 512 of TCP.
+    // So little memory that the bounds are at their least.
     let mut spec = networked();
     spec.limits.memory = belljar_core::ByteSize::mib(48);
-    let count = |what: &str| {
-        format!(
-            "import socket\n\
-             made = []\n\
-             try:\n\
-             \x20   while len(made) < 3000: made.append(socket.socket()); {what}\n\
-             except OSError as error: print(len(made), end='')"
-        )
-    };
-    let listeners = count("made[-1].listen()");
     let mut numbers = Vec::new();
     for network in [NetworkPolicy::None, spec.network.clone()] {
         let sandbox = house.jail().create(SandboxSpec { network, ..spec.clone() }).await.unwrap();
-        numbers.push(said(&*sandbox, python(&listeners)).await);
+        let mut count = Vec::new();
+        for make in [
+            "s = socket.socket(); s.listen(); made.append(s)",
+            "made.append(socket.socket(type=socket.SOCK_DGRAM))",
+            "made.append(socket.socket())",
+        ] {
+            count.push(said(&*sandbox, as_many(make)).await.parse::<u32>().unwrap());
+        }
+        numbers.push(count);
         sandbox.cleanup().await.unwrap();
     }
-    assert_eq!(numbers[0], numbers[1], "as many may listen with a door as without");
+    let (without, with) = (&numbers[0], &numbers[1]);
+    assert!(without.iter().all(|count| (1..3000).contains(count)), "bounded: {without:?}");
+    assert_eq!(with[..2], without[..2], "as many listen, and send datagrams");
+    // Nobody has taken in what it leaves room for.
+    assert!(with[2] > without[2], "{with:?} {without:?}");
 }
