@@ -29,7 +29,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use self::connection::Way;
-use self::network::{JailNetwork, in_force};
+use self::network::JailNetwork;
 use self::nursery::Nursery;
 use self::programs::Programs;
 use self::record::{Lease, Remains, is_alive, remains};
@@ -234,7 +234,7 @@ impl Provider for Jail {
         let network = self.network(&id, &spec.network);
         let granted = network.as_ref().filter(|network| network.is_granted);
         if let Some(network) = granted {
-            network.write(in_force(&template, &spec.network)?).await?;
+            network.write(template.expand(&spec.network)?).await?;
         }
         self.launch(&mut launcher, &self.plan(&id, &spec, template)).await?;
         // Nothing runs inside before there is somebody at the door; and if nobody comes, nothing will.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId, Target,
+    SandboxId,
 };
 use belljar_jail::control::Request;
 
@@ -17,7 +17,6 @@ use super::record::{Lease, MAX_RECORD, read_json};
 use super::sandbox::blocking;
 use super::template_of;
 use crate::home::problem;
-use crate::template::Template;
 
 /// How long the end of an execution waits to hear what it was denied.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,23 +78,6 @@ impl JailNetwork {
     }
 }
 
-/// The policy as it is enforced, with the sets of hosts that the template knows resolved.
-pub(super) fn in_force(_template: &Template, policy: &NetworkPolicy) -> Result<NetworkPolicy> {
-    let rules = policy.rules().into_iter().flat_map(|rules| rules.allow.iter().chain(&rules.deny));
-    let sets = rules.filter_map(|rule| match rule.target {
-        Target::Set(name) => Some(name),
-        Target::Host(_) | Target::Net(_) => None,
-    });
-    match sets.into_iter().next() {
-        Some(set) => Err(Error::new(
-            ErrorCode::InvalidArgument,
-            format!("the set `{set}` stands for no host on this machine"),
-        )
-        .hint("grant hosts by name, as in `--allow example.org`")),
-        None => Ok(policy.clone()),
-    }
-}
-
 #[async_trait]
 impl Network for JailNetwork {
     async fn policy(&self) -> Result<NetworkPolicy> {
@@ -125,7 +107,7 @@ impl Network for JailNetwork {
         self.way.ask(Request::Status).await?;
         let lease = Lease::read(&self.way.state_dir).ok_or_else(connection::gone)?;
         let template = template_of(&lease.spec, &self.templates).await?;
-        self.write(in_force(&template, &policy)?).await?;
+        self.write(template.expand(&policy)?).await?;
         self.see_to().await
     }
 
