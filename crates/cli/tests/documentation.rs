@@ -46,6 +46,12 @@ fn the_examples_of_the_command_line_page_work() {
     fs::create_dir_all(work.join("project")).unwrap();
     fs::write(work.join("analysis.py"), "print('analysed')\n").unwrap();
     fs::write(work.join("data.csv"), "a,b\n1,2\n").unwrap();
+    fs::write(
+        work.join("policy.toml"),
+        "mode = \"allowlist\"\nallow = [\"*.example.org:8443\", \"GET,HEAD http://api.example.org/v1/*\"]\n\
+         deny = [\"secrets.example.org\"]\nlimits = { connections = 64 }\n",
+    )
+    .unwrap();
     fs::write(work.join("project/Makefile"), "test:\n\ttrue\n").unwrap();
     let script = directory.path().join("examples.sh");
     // The page's create example brings in `project`; its exec example runs there, and leaves these two results.
