@@ -146,7 +146,10 @@ pub enum Answer {
         stats: SandboxStats,
     },
     /// Two sockets of each family come along: for connections, and for questions about names.
-    Doorway,
+    Doorway {
+        /// Whether what arrives has the mark of its execution.
+        marks: bool,
+    },
     /// The execution whose packets have this mark, if one is known.
     Whose(Option<ExecId>),
     /// It is done.

@@ -340,7 +340,7 @@ fn make_doorway(inside: &Inside<'_>, parent: &OwnedFd) -> Result<(), Failure> {
         return Err(io::Error::other("the sandbox has no network of its own")).at(Step::Doorway);
     }
     let doorway = doorway::open(inside.leaf_level).at(Step::Doorway)?;
-    doorway::pass(parent, &[0], &doorway).at(Step::Doorway).map(drop)
+    doorway::pass(parent, &[u8::from(doorway.marks)], &doorway).at(Step::Doorway).map(drop)
 }
 
 /// The namespaces that the child enters by itself.

@@ -11,3 +11,4 @@ mod deaths;
 mod everyday;
 mod limits;
 mod nothing_else;
+mod tools;

@@ -198,3 +198,149 @@ for request in [
     let fine = world.shell(&id, "curl -sS -d 12345 http://server.test/fine; curl -sS -H 'Transfer-Encoding: chunked' -d abc http://server.test/x >/dev/null; true");
     assert!(fine["stdout"].as_str().unwrap().starts_with("served POST /fine"), "the control: {fine}");
 }
+
+/// A resolver of the test's own: answers every question with the next of these addresses, and counts.
+fn resolver(answers: &'static [[u8; 4]]) -> std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
+    let socket = UdpSocket::bind(format!("{SERVER}:53")).unwrap();
+    let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = asked.clone();
+    std::thread::spawn(move || {
+        let (mut buffer, mut count) = ([0; 1500], 0);
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let question = &buffer[..length];
+            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+            let is_v4 = question[end - 4..end - 2] == [0, 1];
+            let mut reply = question[..end].to_vec();
+            reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]);
+            if is_v4 {
+                told.lock().unwrap().push(question[12..end - 4].to_vec());
+                reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+                reply.extend(answers[count % answers.len()]);
+                count += 1;
+            }
+            socket.send_to(&reply, from).unwrap();
+        }
+    });
+    asked
+}
+
+#[test]
+fn a_name_whose_address_changes_leads_nowhere_that_was_not_judged() {
+    let world = World::new();
+    let asked = resolver(&[[93, 184, 215, 14], [127, 0, 0, 1], [169, 254, 169, 254], [10, 1, 2, 3]]);
+    let good = Canary::start(&format!("{SERVER}:2525"));
+    let bad: Vec<Canary> =
+        ["127.0.0.1", METADATA, PRIVATE].iter().map(|host| Canary::start(&format!("{host}:2525"))).collect();
+    let id = world.create(&["--allow", "*.rebinding.test:2525"]);
+    let names: Vec<String> = (0..8).map(|number| format!("n{number}.rebinding.test@2525")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Each twice: what was looked up is what is dialled.
+    for _ in 0..2 {
+        let ran = world.json(&[&["exec", &id, "--", "python3", "-c", CONNECT], &names[..]].concat());
+        let said = ran["stdout"].as_str().unwrap();
+        assert_eq!(said.matches("reached").count(), 2, "those that lead to what is public: {ran}");
+    }
+    assert_eq!(good.visits(), 4);
+    assert!(bad.iter().all(|canary| canary.visits() == 0));
+    let before = asked.lock().unwrap().len();
+    // What is not granted is not asked for, by nobody.
+    let ran = world.shell(&id, "getent hosts 736563726574.evil.test; getent hosts rebinding.test");
+    assert_eq!(ran["denied"].as_array().unwrap().len(), 2, "{ran}");
+    assert_eq!(asked.lock().unwrap().len(), before);
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_grants_nothing() {
+    let world = World::new();
+    let server = HttpServer::start(&format!("{SERVER}:80"));
+    let id = world.create(&["--allow", "server.test"]);
+    let fetch = "curl -sS --max-time 5 http://server.test/x";
+    assert_eq!(world.shell(&id, fetch)["exit_code"], 0);
+    let policy = world.home.path().join("sandboxes").join(&id).join("network.json");
+    for broken in ["", "{", "{\"mode\": \"open\"", "{\"mode\": \"everything\"}", "[]"] {
+        std::fs::write(&policy, broken).unwrap();
+        // A new door, which knows nothing but what is there.
+        crate::surroundings::processes::send(
+            world.door("supervisor").unwrap(),
+            rustix::process::Signal::KILL,
+        );
+        crate::world::until("it is gone", || world.door("supervisor").is_none());
+        let ran = world.shell(&id, fetch);
+        assert_ne!(ran["exit_code"], 0, "{broken:?}: {ran}");
+    }
+    assert_eq!(server.asked().len(), 1);
+    assert!(world.run(&["net", "set", &id, "--allow", "server.test"]).status.success());
+    assert_eq!(world.shell(&id, fetch)["exit_code"], 0, "and can be set again");
+}
+
+#[test]
+fn sandboxes_cannot_take_the_places_of_the_door_or_of_each_other() {
+    let world = World::new();
+    let _server = HttpServer::start(&format!("{SERVER}:80"));
+    let other = Canary::start(&format!("{OTHER}:80"));
+    let squatter = world.create(&["--allow", "server.test"]);
+    let neighbour = world.create(&["--allow", "other.test"]);
+    let script = "import socket
+for family, host in ((socket.AF_INET, '0.0.0.0'), (socket.AF_INET, '10.255.255.1'), (socket.AF_INET, '127.0.0.1')):
+    for kind, port in ((socket.SOCK_STREAM, 1), (socket.SOCK_DGRAM, 53), (socket.SOCK_STREAM, 53), (socket.SOCK_STREAM, 80)):
+        s = socket.socket(family, kind); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        except OSError: pass
+        try:
+            s.bind((host, port))
+            if kind == socket.SOCK_STREAM: s.listen()
+            globals().setdefault('held', []).append(s)
+        except OSError as error: print(host, port, error.strerror)
+import subprocess
+print(subprocess.run(['curl', '-sS', '--max-time', '10', 'http://server.test/x'], capture_output=True, text=True).stdout)";
+    let ran = world.json(&["exec", "--user", "root", &squatter, "--", "python3", "-c", script]);
+    assert!(ran["stdout"].as_str().unwrap().contains("served GET /x"), "it is served all the same: {ran}");
+    let ran = world.shell(&neighbour, "curl -sS --max-time 5 http://server.test/x");
+    assert_ne!(ran["exit_code"], 0, "what one may, the other may not: {ran}");
+    let ran = world.shell(&squatter, "curl -sS --max-time 5 http://other.test/x");
+    assert_ne!(ran["exit_code"], 0, "{ran}");
+    assert_eq!(other.visits(), 0);
+}
+
+#[test]
+fn malformed_tls_is_refused_and_told() {
+    let world = World::new();
+    let canary = Canary::start(&format!("{SERVER}:443"));
+    let id = world.create(&["--allow", "server.test"]);
+    let script = "import socket, ssl
+def hello(name):
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    c = ssl.create_default_context().wrap_bio(into, out, server_hostname=name)
+    try: c.do_handshake()
+    except ssl.SSLWantReadError: pass
+    return out.read()
+good = hello('server.test')
+body = good[5:]
+def records(size): return b''.join(good[:3] + len(body[i:i + size]).to_bytes(2, 'big') + body[i:i + size] for i in range(0, len(body), size))
+cases = {
+    'ssl2': b'\\x80\\x2e\\x01\\x00\\x02' + b'\\0' * 43,
+    'fragments': records(1),
+    'other name': hello('other.test'),
+    'empty record': good[:3] + b'\\0\\0' + good,
+    'lengths': good[:5] + bytes([body[0]]) + b'\\xff\\xff\\xff' + body[4:],
+    'whole in three': records(200),
+}
+for what, data in cases.items():
+    s = socket.create_connection(('server.test', 443), timeout=10)
+    try:
+        s.sendall(data); print(what, s.recv(100)[:1])
+    except OSError as error: print(what, type(error).__name__)";
+    let ran = world.json(&["exec", &id, "--", "python3", "-c", script]);
+    let said = ran["stdout"].as_str().unwrap();
+    // Whatever came back to the refused is the beginning of an alert, or nothing. The canary speaks first, to all that got there.
+    let reached = canary.visits();
+    let denied = ran["denied"].as_array().unwrap();
+    for what in ["SSL 2", "more than 32 records", "other.test", "empty", "longer than 64 KiB"] {
+        assert!(
+            denied.iter().any(|denial| denial["what"].as_str().unwrap().contains(what)),
+            "{what}: {said} {denied:?}"
+        );
+    }
+    assert_eq!((denied.len(), reached), (5, 6), "{ran}");
+}

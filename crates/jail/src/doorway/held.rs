@@ -64,7 +64,7 @@ pub(crate) fn take(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Ve
 /// [`io::ErrorKind::ConnectionRefused`].
 pub fn fetch(state_dir: &Path) -> io::Result<Doorway> {
     match ask(state_dir, Request::Doorway)? {
-        (Answer::Doorway, descriptors) => Doorway::from_descriptors(descriptors)
+        (Answer::Doorway { marks }, descriptors) => Doorway::from_descriptors(descriptors, marks)
             .ok_or_else(|| unexpected("the monitor sent another number of sockets than it should")),
         (other, _) => Err(failure(other)),
     }

@@ -56,22 +56,24 @@ pub struct Doorway {
     pub v4: Sockets,
     /// Of the newer, if the kernel has it.
     pub v6: Option<Sockets>,
+    /// Whether what arrives has the mark of its execution.
+    pub marks: bool,
 }
 
 impl Doorway {
     /// All its sockets, in an order that [`from_descriptors`](Self::from_descriptors) knows.
-    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let families = std::iter::once(&self.v4).chain(&self.v6);
         families.flat_map(|sockets| [sockets.tcp.as_fd(), sockets.dns.as_fd()]).collect()
     }
 
     /// The same from what arrived; `None` if it is something else.
-    pub(crate) fn from_descriptors(arrived: Vec<OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_descriptors(arrived: Vec<OwnedFd>, marks: bool) -> Option<Self> {
         let whole = matches!(arrived.len(), 2 | 4);
         let mut arrived = arrived.into_iter();
         let mut family = || Some(Sockets { tcp: arrived.next()?, dns: arrived.next()? });
         let (v4, v6) = (family()?, family());
-        whole.then_some(Self { v4, v6 })
+        whole.then_some(Self { v4, v6, marks })
     }
 }
 
@@ -80,7 +82,10 @@ impl Doorway {
 pub fn open(level: Option<u32>) -> io::Result<Doorway> {
     let v6 = add_addresses().map_err(|error| during("addresses and routes", &error))?;
     rules(level).send(Some(netlink::NETFILTER)).map_err(|error| during("nftables", &error))?;
-    let sockets = || Ok(Doorway { v4: sockets_v4()?, v6: v6.then(sockets_v6).transpose()? });
+    let sockets = || {
+        let v6 = v6.then(sockets_v6).transpose()?;
+        Ok(Doorway { v4: sockets_v4()?, v6, marks: level.is_some() })
+    };
     sockets().map_err(|error| during("sockets", &error))
 }
 

@@ -458,12 +458,13 @@ fn await_entry(child: &OwnedFd, report: &OwnedFd) -> Result<(), LaunchError> {
 
 /// Waits for the sockets that the child makes; if it fails on the way, it says so on `report`.
 fn await_doorway(child: &OwnedFd, report: &OwnedFd) -> Result<Doorway, LaunchError> {
-    let (count, descriptors) = doorway::take(child, &mut [0]).map_err(unheard)?;
+    let mut marks = [0];
+    let (count, descriptors) = doorway::take(child, &mut marks).map_err(unheard)?;
     if count == 0 {
         return Err(why_it_ended(report));
     }
     let incomplete = || unheard(io::Error::new(io::ErrorKind::InvalidData, "sockets are missing"));
-    Doorway::from_descriptors(descriptors).ok_or_else(incomplete)
+    Doorway::from_descriptors(descriptors, marks == [1]).ok_or_else(incomplete)
 }
 
 /// What a child that is gone said last.

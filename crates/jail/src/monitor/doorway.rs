@@ -80,7 +80,7 @@ impl Service {
             return self.finish(client, &Answer::Failed(error));
         };
         let Some(caller) = self.clients.get_mut(&client) else { return };
-        match caller.link.send_with(&answer(&Answer::Doorway), doorway) {
+        match caller.link.send_with(&answer(&Answer::Doorway { marks: doorway.marks }), doorway) {
             Ok(()) => caller.role = Role::Closing,
             Err(_) => self.drop_client(client),
         }

@@ -473,7 +473,7 @@ fn only_who_has_a_doorway_hands_it_out() {
     let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
     let family = || crate::doorway::Sockets { tcp: socket(), dns: socket() };
     for (v6, count) in [(None, 2), (Some(family()), 4)] {
-        desk.service.given.doorway = Some(crate::doorway::Doorway { v4: family(), v6 });
+        desk.service.given.doorway = Some(crate::doorway::Doorway { v4: family(), v6, marks: true });
         // Again and again, and whatever engine came before.
         for epoch in [9, 1] {
             desk.ask(Some(9), Request::Fence);
@@ -483,7 +483,7 @@ fn only_who_has_a_doorway_hands_it_out() {
             let mut bytes = [0; 4096];
             let (length, arrived) = crate::doorway::take(&caller.stream, &mut bytes).unwrap();
             caller.heard.feed(&bytes[..length]);
-            assert!(matches!(caller.answer(), Answer::Doorway));
+            assert!(matches!(caller.answer(), Answer::Doorway { marks: true }));
             assert_eq!(arrived.len(), count);
             assert_eq!(caller.stream.read(&mut bytes).unwrap(), 0, "that was all");
         }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,20 +107,12 @@ impl State {
     }
 }
 
-fn sockets(doorway: &Doorway) -> Vec<BorrowedFd<'_>> {
-    let mut all = vec![doorway.v4.tcp.as_fd(), doorway.v4.dns.as_fd()];
-    if let Some(v6) = &doorway.v6 {
-        all.extend([v6.tcp.as_fd(), v6.dns.as_fd()]);
-    }
-    all
-}
-
 impl Kept {
     fn opening(&self, sandbox: &SandboxId, serial: u64) -> Order {
         Order::Open(Box::new(Opening {
             sandbox: sandbox.clone(),
             policy: self.policy.clone(),
-            attributed: true,
+            attributed: self.doorway.marks,
             used: self.used,
             names: self.names.iter().cloned().collect(),
             serial,
@@ -406,7 +398,7 @@ impl Supervisor {
 }
 
 fn copies(doorway: &Doorway) -> io::Result<Vec<OwnedFd>> {
-    sockets(doorway).into_iter().map(|socket| socket.try_clone_to_owned()).collect()
+    doorway.descriptors().into_iter().map(|socket| socket.try_clone_to_owned()).collect()
 }
 
 fn is_let_in(socket: &UnixStream) -> bool {

@@ -103,11 +103,10 @@ async fn answer(
         Ok(query) => query,
         Err(NoQuery::Silence) => return None,
         Err(NoQuery::Reply(_, reply)) => {
+            // Services are asked for by names that no host has, so this is nobody's fault.
             let trip = served.trip(exec.ok().flatten(), FlowKind::Dns, String::new(), None);
-            let what = "a question about a name".to_owned();
-            if served.limits.request().await.is_ok() {
-                trip.denied(&denied(what, Reason::Malformed)).await;
-            }
+            served.limits.request().await.ok()?;
+            trip.failed("not a question about the name of a host").await;
             return Some(reply);
         }
     };
