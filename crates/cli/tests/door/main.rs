@@ -7,6 +7,7 @@ mod surroundings;
 mod world;
 
 mod attribution;
+mod command_line;
 mod deaths;
 mod everyday;
 mod limits;
