@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::world::{HttpServer, Program, SERVER, World};
+use crate::world::{HttpServer, PRIVATE, Program, SERVER, World};
 
 /// Looks up a name that nobody may know.
 const LOOK_UP: [&str; 3] = ["getent", "hosts", "other.test"];
@@ -115,4 +115,26 @@ fn what_was_made_without_a_network_stays_without() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stderr.starts_with("error: ") && stderr.contains("hint: "), "{stderr}");
     assert_eq!(text(world.run(&["net", "show", &id])), "mode    none\n");
+}
+
+#[test]
+fn a_set_grants_what_the_tool_is_set_up_with_and_nothing_else() {
+    let world = World::new();
+    let mirror = HttpServer::start(&format!("{PRIVATE}:8081"));
+    let with_mirror = |words: &[&str]| {
+        let mut command = world.command(words);
+        command.env("PIP_INDEX_URL", "http://ann:s3cret@mirror.test:8081/simple");
+        command.env_remove("PIP_EXTRA_INDEX_URL").output().unwrap()
+    };
+    let id = text(with_mirror(&["create", "--allow", "pypi"])).trim().to_owned();
+    let shown = text(world.run(&["net", "show", &id]));
+    assert!(shown.starts_with("mode    allowlist\nallow   mirror.test:8081 private\nlimits "), "{shown}");
+    let ask = |place: &str| world.shell(&id, &format!("curl -sS --max-time 10 http://{place}/simple/"));
+    let served = ask("mirror.test:8081");
+    assert_eq!(served["stdout"], "served GET /simple/ HTTP/1.1 for mirror.test:8081\n", "{served}");
+    for place in ["rebound.test:8081", "mirror.test:80", &format!("{PRIVATE}:8081")] {
+        let denied = ask(place);
+        assert!(!denied["denied"].as_array().unwrap().is_empty(), "{place}: {denied}");
+    }
+    assert_eq!(mirror.asked().len(), 1, "{:?}", mirror.asked());
 }
