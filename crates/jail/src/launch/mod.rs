@@ -359,6 +359,12 @@ impl Launch {
                 "rootless: processes inside run as your own user id, kept apart by namespaces only".into(),
             );
         }
+        let leaf_level = self.privileged.as_ref().and_then(|privileged| privileged.group.leaf_level());
+        if self.plan.doorway && leaf_level.is_none() {
+            losses.push(
+                "what leaves does not tell which execution sent it: that needs root and cgroup v2".into(),
+            );
+        }
         if landlock::abi() < 1 {
             losses
                 .push("this kernel has no Landlock: files are guarded by mounts and permissions only".into());
