@@ -102,8 +102,7 @@ fn tls_is_passed_on_to_the_granted_name_only() {
     let fronted = world.shell(&id, &script);
     assert_ne!(fronted["exit_code"], 0, "{fronted}");
     assert_eq!(fronted["denied"][0]["reason"], "other_name", "{fronted}");
-    let nameless =
-        world.shell(&id, &format!("echo | openssl s_client -connect server.test:443 -noservername 2>&1"));
+    let nameless = world.shell(&id, "echo | openssl s_client -connect server.test:443 -noservername 2>&1");
     assert_eq!(nameless["denied"][0]["reason"], "other_name", "{nameless}");
     let flows = world.flows(&id);
     let tls: Vec<&Value> = flows.iter().filter(|flow| flow["kind"] == "tls").collect();
@@ -173,4 +172,38 @@ except OSError as error: print(type(error).__name__)";
         "import socket; print(socket.create_connection(('server.test', 2525)).recv(9))",
     ]);
     assert_eq!(again["exit_code"], 0, "{again}");
+}
+
+#[test]
+fn a_request_that_is_no_longer_allowed_is_cut_while_it_is_answered() {
+    let world = World::new();
+    // Answers for ever.
+    let listener = std::net::TcpListener::bind(format!("{SERVER}:80")).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                use std::io::Write;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+                while stream.write_all(b"more\n").is_ok() {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            });
+        }
+    });
+    let id =
+        world.create(&["--allow", "GET http://server.test/v1/*", "--allow", "GET http://server.test/v2/*"]);
+    let fetch = |path: &str| {
+        let script = format!("curl -sSN http://server.test{path} > $(basename {path})");
+        world.json(&["exec", "-d", "--timeout", "5m", &id, "--", "sh", "-c", &script])["exec"].to_string()
+    };
+    let first = fetch("/v1/a");
+    fetch("/v2/b");
+    until("both are answered", || world.shell(&id, "test -s a && test -s b")["exit_code"] == 0);
+    assert!(world.run(&["net", "set", &id, "--allow", "GET http://server.test/v2/*"]).status.success());
+    let output = world.run(&["attach", &id, &first]);
+    assert!(!output.status.success(), "{output:?}");
+    let grows = "n=$(wc -c < b); while [ $(wc -c < b) = $n ]; do sleep 0.05; done";
+    assert_eq!(world.shell(&id, grows)["exit_code"], 0, "the other goes on");
+    let cut = world.flows(&id);
+    assert!(cut.iter().any(|flow| flow["request"] == "GET /v1/a" && flow["verdict"] == "denied"), "{cut:?}");
 }

@@ -58,6 +58,11 @@ impl World {
             run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"]);
         }
         run("ip", &["address", "add", &format!("{SIX}/128"), "dev", "lo", "nodad"]);
+        // Its route comes a moment later.
+        until("there is a way to it", || {
+            let socket = std::net::UdpSocket::bind("[::]:0").unwrap();
+            socket.connect(format!("[{SIX}]:9")).is_ok()
+        });
         Self { home }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use belljar_core::{Denial, Door, Error, ErrorCode, ExecId, Result, SandboxId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::SOCKET_FILE;
@@ -19,29 +21,46 @@ use super::message::{Answer, Ask};
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it is tried while it opens.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long it stays closed before it is opened again, when nobody asks.
+const REOPENING: Duration = Duration::from_millis(100);
 /// Connections that are kept for the next question.
 const KEPT: usize = 4;
 
 /// Opens the door: starts a process that keeps it.
 pub type Opener = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// Asks the door of a data directory, and opens it where there is none.
+/// Asks the door of a data directory, and opens it where there is none. From the first question on, and for as long as this
+/// lives, it is opened again when it dies: it finds the sandboxes by itself.
 pub struct Client {
+    place: Arc<Place>,
+    idle: Mutex<Vec<BufReader<UnixStream>>>,
+    keeper: OnceLock<JoinHandle<()>>,
+}
+
+struct Place {
     socket: PathBuf,
     open: Opener,
-    idle: Mutex<Vec<BufReader<UnixStream>>>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.abort();
+        }
+    }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Client").field("socket", &self.socket).finish_non_exhaustive()
+        formatter.debug_struct("Client").field("socket", &self.place.socket).finish_non_exhaustive()
     }
 }
 
 impl Client {
     /// A client of the door of this data directory.
     pub fn new(home: &Path, open: Opener) -> Self {
-        Self { socket: home.join(SOCKET_FILE), open, idle: Mutex::default() }
+        let place = Arc::new(Place { socket: home.join(SOCKET_FILE), open });
+        Self { place, idle: Mutex::default(), keeper: OnceLock::new() }
     }
 
     async fn ask(&self, ask: &Ask) -> Result<Answer> {
@@ -54,7 +73,7 @@ impl Client {
                 return Ok(answer);
             }
             loop {
-                let connection = self.connect().await?;
+                let connection = self.place.connect().await?;
                 match self.ask_on(connection, ask).await {
                     Ok(answer) => return Ok(answer),
                     // It may have closed just now, and another will be opened.
@@ -63,6 +82,7 @@ impl Client {
             }
         };
         let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silent()))?;
+        self.keeper.get_or_init(|| tokio::spawn(keep_open(self.place.clone())));
         match answer {
             Answer::Failed(error) => Err(error),
             answer => Ok(answer),
@@ -84,7 +104,21 @@ impl Client {
         }
         Ok(answer)
     }
+}
 
+/// Notices when the door is gone, and opens it again.
+async fn keep_open(place: Arc<Place>) {
+    loop {
+        match place.connect().await {
+            // It says nothing to those who ask nothing, until it is gone.
+            Ok(mut connection) => drop(connection.read_until(b'\n', &mut Vec::new()).await),
+            Err(error) => tracing::warn!(%error, "the door cannot be opened again"),
+        }
+        tokio::time::sleep(REOPENING).await;
+    }
+}
+
+impl Place {
     async fn connect(&self) -> Result<BufReader<UnixStream>> {
         let mut opened: Option<Instant> = None;
         loop {

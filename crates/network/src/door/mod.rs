@@ -9,6 +9,7 @@
 
 mod channel;
 mod client;
+mod clock;
 mod log;
 mod message;
 pub mod supervisor;

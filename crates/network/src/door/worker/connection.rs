@@ -20,7 +20,8 @@ use super::relay::{Broken, Tally, pass, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
 use crate::client_hello::ClientHello;
-use crate::policy::{Allowed, Denied, Destination, Look, Reason, decide};
+use crate::http::Head;
+use crate::policy::{Allowed, Denied, Destination, Look, Reason, Request, decide};
 
 /// How long a host may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(10);
@@ -41,8 +42,10 @@ pub(super) type Policies = watch::Receiver<Option<Arc<NetworkPolicy>>>;
 /// Why a connection ends before its time.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It is refused.
+    /// It is refused, before anything of it went through.
     Denied(Denied),
+    /// It is refused in the middle, where no word would be understood.
+    Cut(Denied),
     /// It broke.
     Io(io::Error),
     /// Nothing moved.
@@ -67,7 +70,7 @@ impl Stop {
     pub(super) fn from_broken(broken: Broken, what: &str) -> Self {
         match broken {
             Broken::Io(error) => Self::Io(error),
-            Broken::Limit(reached) => Self::Denied(denied(what.to_owned(), reached.into())),
+            Broken::Limit(reached) => Self::Cut(denied(what.to_owned(), reached.into())),
         }
     }
 }
@@ -163,15 +166,29 @@ enum Language {
 
 /// What is known of the bytes that a client sends.
 #[derive(Debug, Default)]
-struct Seen(Mutex<(Language, Option<ClientHello>)>);
+pub(super) struct Seen(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    language: Language,
+    /// What a client that speaks TLS asked for.
+    hello: Option<ClientHello>,
+    /// The last request of one that speaks HTTP.
+    request: Option<(Destination, u16, String, String)>,
+}
 
 impl Seen {
-    fn get(&self) -> MutexGuard<'_, (Language, Option<ClientHello>)> {
+    fn get(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn language(&self) -> Language {
-        self.get().0
+        self.get().language
+    }
+
+    /// Takes note of a request that may be made.
+    pub(super) fn request(&self, head: &Head) {
+        self.get().request = Some((head.host.clone(), head.port, head.method.clone(), head.target.clone()));
     }
 }
 
@@ -180,7 +197,7 @@ impl Connection {
         trip.allowed_by(&self.allowed);
         let (sent, received) = (Tally::default(), Tally::default());
         let seen = Seen::default();
-        let mut requests = Requests::new(&self, &sent, &received);
+        let mut requests = Requests::new(&self, &seen, &sent, &received);
         let outcome = self.try_go(policy, &mut trip, &seen, &mut requests, (&sent, &received)).await;
         let exec = self.exec;
         match requests.into_last() {
@@ -194,13 +211,21 @@ impl Connection {
             }
         }
         match outcome {
-            Ok(()) | Err(Stop::Over) => trip.end(Verdict::Allowed).await,
+            Ok(()) => trip.end(Verdict::Allowed).await,
+            Err(Stop::Over) => {
+                trip.end(Verdict::Allowed).await;
+                lingerless(&self.client);
+            }
             Err(Stop::Idle) => {
                 trip.failed("nothing moved for too long").await;
                 lingerless(&self.client);
             }
             Err(Stop::Io(error)) => {
                 trip.failed(error).await;
+                lingerless(&self.client);
+            }
+            Err(Stop::Cut(denied)) => {
+                trip.denied(&denied).await;
                 lingerless(&self.client);
             }
             Err(Stop::Denied(denied)) => {
@@ -264,7 +289,10 @@ impl Connection {
             tokio::select! {
                 ended = &mut up, if sending => { ended?; sending = false; }
                 ended = &mut down, if receiving => { ended?; receiving = false; }
-                _ = policies.changed() => self.judge_again(&policies, seen, address)?,
+                _ = policies.changed() => {
+                    let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
+                    self.judge_again(&policy, seen, address).map_err(Stop::Cut)?;
+                }
                 // Whoever has no more to say may be gone altogether, which shows when it is told something.
                 _ = self.client.ready(Interest::ERROR), if !sending => break,
                 _ = upstream.ready(Interest::ERROR), if !receiving => break,
@@ -287,33 +315,37 @@ impl Connection {
     /// Reads and judges the first words of the client.
     async fn open(&self, policy: &NetworkPolicy, seen: &Seen, opening: &mut Opening) -> Result<(), Stop> {
         match first_words(&self.client, opening).await? {
-            First::Http => seen.get().0 = Language::Http,
+            First::Http => seen.get().language = Language::Http,
             First::Other => {}
             First::BadTls(bad) => {
-                seen.get().0 = Language::Tls;
+                seen.get().language = Language::Tls;
                 return Err(denied(format!("{}, on which {bad}", self.what), Reason::Malformed).into());
             }
             First::Tls(hello) => {
-                seen.get().0 = Language::Tls;
+                seen.get().language = Language::Tls;
                 decide::tls(policy, &self.allowed, hello.sni.as_ref())?;
-                seen.get().1 = Some(hello);
+                seen.get().hello = Some(hello);
             }
         }
         Ok(())
     }
 
     /// Whether it is still allowed, by the policy as it is now.
-    fn judge_again(&self, policies: &Policies, seen: &Seen, address: IpAddr) -> Result<(), Stop> {
-        let policy = policies.borrow().clone().ok_or(Stop::Over)?;
-        let allowed = decide::connect(&policy, &self.allowed.destination, self.meant.port())?;
+    fn judge_again(&self, policy: &NetworkPolicy, seen: &Seen, address: IpAddr) -> Result<(), Denied> {
+        let allowed = decide::connect(policy, &self.allowed.destination, self.meant.port())?;
         if allowed.look == Look::Http && seen.language() != Language::Http {
-            return Err(denied(self.what.clone(), Reason::Unseen).into());
+            return Err(denied(self.what.clone(), Reason::Unseen));
         }
         if allowed.look == Look::Any {
-            decide::address(&policy, &allowed, address)?;
+            decide::address(policy, &allowed, address)?;
         }
-        if let Some(hello) = &seen.get().1 {
-            decide::tls(&policy, &allowed, hello.sni.as_ref())?;
+        let known = seen.get();
+        if let Some(hello) = &known.hello {
+            decide::tls(policy, &allowed, hello.sni.as_ref())?;
+        }
+        if let Some((host, port, method, target)) = &known.request {
+            let allowed = decide::request(policy, &allowed, Request { host, port: *port, method, target })?;
+            decide::address(policy, &allowed, address)?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ fn is_http(bytes: &[u8]) -> Option<bool> {
     if word == 0 || word > 32 {
         return Some(false);
     }
-    let Some(after) = line.get(word) else { return None };
+    let after = line.get(word)?;
     if !after.is_ascii_whitespace() {
         return Some(false);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use belljar_core::{ExecId, FlowKind, Verdict};
 use tokio::net::TcpStream;
 
-use super::connection::{Connection, Stop};
+use super::connection::{Connection, Seen, Stop};
 use super::first::Opening;
 use super::relay::{Tally, receive, send};
 use super::served::{Trip, denied};
@@ -26,6 +26,7 @@ pub(super) fn is_method(byte: u8) -> bool {
 /// The requests of one connection.
 pub(super) struct Requests<'a> {
     connection: &'a Connection,
+    seen: &'a Seen,
     sent: &'a Tally,
     received: &'a Tally,
     /// The request that is under way, and what had gone through before it.
@@ -35,8 +36,13 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    pub(super) fn new(connection: &'a Connection, sent: &'a Tally, received: &'a Tally) -> Self {
-        Self { connection, sent, received, current: None, judged: None }
+    pub(super) fn new(
+        connection: &'a Connection,
+        seen: &'a Seen,
+        sent: &'a Tally,
+        received: &'a Tally,
+    ) -> Self {
+        Self { connection, seen, sent, received, current: None, judged: None }
     }
 
     /// The last request, to be written down with the connection's end.
@@ -149,6 +155,7 @@ impl<'a> Requests<'a> {
         let what = || format!("{} http://{}{}", shortened(&head.method), head.host, shortened(&head.target));
         connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
         let allowed = decide::request(&policy, allowed, request)?;
+        self.seen.request(head);
         if let Some((trip, ..)) = &mut self.current {
             trip.allowed_by(&allowed);
         }
@@ -160,7 +167,7 @@ impl<'a> Requests<'a> {
         self.sent.add(bytes.len() as u64);
         let connection = self.connection;
         let passed = connection.served.limits.passed(bytes.len() as u64).await;
-        passed.map_err(|reached| denied(connection.what.clone(), reached.into()).into())
+        passed.map_err(|reached| Stop::Cut(denied(connection.what.clone(), reached.into())))
     }
 
     /// Passes on the body, written anew.

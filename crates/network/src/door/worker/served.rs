@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, SandboxId, Verdict};
 use tokio::sync::watch;
@@ -13,6 +12,7 @@ use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
 use super::outbox::Outbox;
 use super::resolver::Resolver;
+use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
 use crate::policy::{Allowed, Denied, Destination, Reason};
 
@@ -117,12 +117,9 @@ impl Served {
         host: String,
         port: Option<u16>,
     ) -> Trip {
-        let time_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         let flow = Flow {
             seq: 0,
-            time_ms,
+            time_ms: now_ms(),
             exec,
             kind,
             host,
