@@ -43,7 +43,8 @@ impl World {
         // SAFETY: plain system call; it concerns this thread only.
         let apart = unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) };
         assert_eq!(apart, 0, "{}", std::io::Error::last_os_error());
-        let home = tempfile::tempdir().unwrap();
+        // Longer than the address of a socket can be.
+        let home = tempfile::Builder::new().prefix(&"long-".repeat(24)).tempdir().unwrap();
         let hosts = home.path().join("hosts");
         let lines: Vec<_> = HOSTS.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
         std::fs::write(&hosts, format!("127.0.0.1 localhost\n{}", lines.concat())).unwrap();

@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::SOCKET_FILE;
 use super::message::{Answer, Ask};
+use super::{SOCKET_FILE, place};
 
 /// How long the door may take to open, and to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -38,7 +38,7 @@ pub struct Client {
 }
 
 struct Place {
-    socket: PathBuf,
+    home: PathBuf,
     open: Opener,
 }
 
@@ -52,14 +52,14 @@ impl Drop for Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Client").field("socket", &self.place.socket).finish_non_exhaustive()
+        formatter.debug_struct("Client").field("home", &self.place.home).finish_non_exhaustive()
     }
 }
 
 impl Client {
     /// A client of the door of this data directory.
     pub fn new(home: &Path, open: Opener) -> Self {
-        let place = Arc::new(Place { socket: home.join(SOCKET_FILE), open });
+        let place = Arc::new(Place { home: home.to_owned(), open });
         Self { place, idle: Mutex::default(), keeper: OnceLock::new() }
     }
 
@@ -122,7 +122,7 @@ impl Place {
     async fn connect(&self) -> Result<BufReader<UnixStream>> {
         let mut opened: Option<Instant> = None;
         loop {
-            match UnixStream::connect(&self.socket).await {
+            match place::connect(&self.home, SOCKET_FILE).await {
                 Ok(socket) => return Ok(BufReader::new(socket)),
                 Err(error) if absent(&error) => {
                     // One that is opened twice notices, and leaves it to the other. It may have been on its way out.

@@ -12,6 +12,7 @@ mod client;
 mod clock;
 mod log;
 mod message;
+mod place;
 pub mod supervisor;
 pub mod worker;
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::channel::{self, Channel};
 use super::log::FlowLog;
 use super::message::{Answer, Ask, Opening, Order, Word};
-use super::{LOCK_FILE, SOCKET_FILE};
+use super::{LOCK_FILE, SOCKET_FILE, place};
 
 /// A door that nobody needs is closed after this long.
 const UNNEEDED: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = UnixListener::bind(&socket)?;
+    let listener = place::listen(home, SOCKET_FILE)?;
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
     supervisor.serve(listener).await;
     let _ = fs::remove_file(&socket);
@@ -425,10 +425,7 @@ impl End {
 
 /// Asks a sandbox's monitor to say when it has ended.
 async fn await_end(directory: &Path) -> io::Result<End> {
-    // By descriptor, for the path may be longer than a socket's can be.
-    let place = File::open(directory)?;
-    let path = format!("/proc/self/fd/{}/{}", place.as_raw_fd(), control::SOCKET_FILE);
-    let mut socket = UnixStream::connect(path).await?;
+    let mut socket = place::connect(directory, control::SOCKET_FILE).await?;
     let request = control::Request::AwaitEnd;
     let open = control::Open { protocol: control::PROTOCOL, epoch: None, request };
     let mut bytes = Vec::new();
