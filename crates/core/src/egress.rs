@@ -126,6 +126,17 @@ impl fmt::Display for Denial {
     }
 }
 
+/// Bytes that a sandbox moved through the door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// That left it.
+    pub sent: u64,
+    /// That came in.
+    pub received: u64,
+    /// Whether it has ended, and this is all.
+    pub complete: bool,
+}
+
 /// Flows that arrive one by one; an error ends them.
 pub type FlowStream = Pin<Box<dyn Stream<Item = Result<Flow>> + Send>>;
 
@@ -157,5 +168,7 @@ pub trait Door: fmt::Debug + Send + Sync {
 
 /// The file in a sandbox's directory that holds the policy in force, sets resolved, as JSON.
 pub const POLICY_FILE: &str = "network.json";
+/// The file there that holds how much it has moved, as JSON; while it runs, at most a second old.
+pub const MOVED_FILE: &str = "egress.moved";
 /// The files there that hold its flows as lines of JSON: the newer, and the one before.
 pub const FLOW_FILES: [&str; 2] = ["egress", "egress.old"];

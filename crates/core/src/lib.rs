@@ -22,7 +22,9 @@ pub mod wall;
 pub mod wire;
 
 pub use capability::{Capabilities, Capability};
-pub use egress::{Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, Network, POLICY_FILE, Verdict};
+pub use egress::{
+    Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, MOVED_FILE, Moved, Network, POLICY_FILE, Verdict,
+};
 pub use error::{Error, ErrorCode, Result};
 pub use exec::{
     Command, Ending, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, Position, PtySize,

@@ -290,6 +290,10 @@ pub struct SandboxStats {
     pub disk_bytes: Option<u64>,
     /// The same added up over time, as [`memory_byte_seconds`](Self::memory_byte_seconds).
     pub disk_byte_seconds: Option<u64>,
+    /// Bytes that left through the door so far, as it said a second ago, or once it has ended, in all.
+    pub egress_bytes: Option<u64>,
+    /// Bytes that came in through it, likewise.
+    pub ingress_bytes: Option<u64>,
     /// Executions running now.
     pub executions: u32,
 }

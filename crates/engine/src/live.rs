@@ -108,6 +108,8 @@ pub(crate) fn meter_of_all(stats: &SandboxStats, executions: Meter) -> Meter {
         read_bytes: whole(stats.read_bytes, executions.read_bytes),
         write_bytes: whole(stats.write_bytes, executions.write_bytes),
         disk_byte_seconds: Amount::from(stats.disk_byte_seconds),
+        // Counted for the whole: connections outlive the executions that made them.
+        egress_bytes: Amount::from(stats.egress_bytes),
         ..executions
     }
 }

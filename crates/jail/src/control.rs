@@ -143,7 +143,7 @@ pub enum Answer {
         /// What is left of its life.
         remaining: Duration,
         /// What it uses.
-        stats: SandboxStats,
+        stats: Box<SandboxStats>,
     },
     /// Two sockets of each family come along: for connections, and for questions about names.
     Doorway {

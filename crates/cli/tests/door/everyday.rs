@@ -207,3 +207,48 @@ fn a_request_that_is_no_longer_allowed_is_cut_while_it_is_answered() {
     let cut = world.flows(&id);
     assert!(cut.iter().any(|flow| flow["request"] == "GET /v1/a" && flow["verdict"] == "denied"), "{cut:?}");
 }
+
+#[test]
+fn what_was_moved_is_counted_to_the_byte() {
+    let world = World::new();
+    let listener = std::net::TcpListener::bind(format!("{SERVER}:2525")).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                use std::io::{Read, Write};
+                let mut all = Vec::new();
+                (&mut &stream).take(100_000).read_to_end(&mut all).unwrap();
+                (&mut &stream).write_all(&[b'x'; 300_000]).unwrap();
+            });
+        }
+    });
+    let mut engine = world.command(&["engine"]).spawn().unwrap();
+    until("the engine serves", || world.run(&["sessions"]).status.success());
+    let id = world.create(&["--allow", "server.test:2525"]);
+    let script = "import socket
+s = socket.create_connection(('server.test', 2525)); s.sendall(b'y' * 100_000)
+while s.recv(65536): pass";
+    assert_eq!(world.json(&["exec", &id, "--", "python3", "-c", script])["exit_code"], 0);
+    until("it is counted while it runs", || world.json(&["stats", &id])["egress_bytes"] == 100_000);
+    assert_eq!(world.json(&["stats", &id])["ingress_bytes"], 300_000);
+    // And what is moved until the very end.
+    let exec = world.json(&[
+        "exec",
+        "-d",
+        &id,
+        "--",
+        "python3",
+        "-c",
+        &format!("{script}; open('done', 'w').close(); import time; time.sleep(99)"),
+    ]);
+    assert!(exec["exec"].is_u64(), "{exec}");
+    until("it is done", || world.shell(&id, "test -e done")["exit_code"] == 0);
+    assert!(world.run(&["kill", &id]).status.success());
+    until("it has ended", || world.json(&["sessions"])["sessions"][0]["state"] == "ended");
+    let meter = world.json(&["sessions"])["sessions"][0]["meter"].clone();
+    assert_eq!(meter["egress_bytes"]["known"], 200_000, "{meter}");
+    assert_eq!(world.json(&["usage"])["meter"]["egress_bytes"], serde_json::json!({"known": 200_000}));
+    assert!(world.run(&["rm", "-f", &id]).status.success());
+    crate::surroundings::processes::send(i32::try_from(engine.id()).unwrap(), rustix::process::Signal::TERM);
+    assert!(engine.wait().unwrap().success());
+}

@@ -308,7 +308,7 @@ impl Service {
 
     pub(super) fn status(&mut self) -> Answer {
         let remaining = self.deadline.saturating_sub(self.life_clock());
-        Answer::Status { state: self.state(), remaining, stats: self.stats() }
+        Answer::Status { state: self.state(), remaining, stats: Box::new(self.stats()) }
     }
 
     /// Says the last word to a client.

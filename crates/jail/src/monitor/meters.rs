@@ -123,6 +123,9 @@ impl Service {
             write_bytes: usage.write_bytes,
             disk_bytes,
             disk_byte_seconds: self.meters.disk.byte_seconds(),
+            // The door knows.
+            egress_bytes: None,
+            ingress_bytes: None,
             executions: u32::try_from(running).unwrap_or(u32::MAX),
         }
     }

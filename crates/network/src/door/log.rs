@@ -22,8 +22,10 @@ const MOST_DENIALS: usize = 32;
 pub(super) struct Counts {
     /// The number of the last flow.
     pub(super) seq: u64,
-    /// Bytes both ways.
-    pub(super) bytes: u64,
+    /// Bytes that left.
+    pub(super) sent: u64,
+    /// Bytes that came in.
+    pub(super) received: u64,
 }
 
 /// The first line of a file.
@@ -122,7 +124,8 @@ impl FlowLog {
 
     fn take(&mut self, flow: &Flow) {
         self.counts.seq = flow.seq;
-        self.counts.bytes = self.counts.bytes.saturating_add(flow.sent).saturating_add(flow.received);
+        self.counts.sent = self.counts.sent.saturating_add(flow.sent);
+        self.counts.received = self.counts.received.saturating_add(flow.received);
         let (Verdict::Denied { reason, what, how_to_grant }, Some(exec)) = (&flow.verdict, flow.exec) else {
             return;
         };
@@ -191,7 +194,7 @@ mod tests {
         log.push(flow(2, Some("a"))).unwrap();
         log.push(flow(2, Some("b"))).unwrap();
         let check = |log: &FlowLog| {
-            assert_eq!(log.counts(), Counts { seq: 4, bytes: 28 });
+            assert_eq!(log.counts(), Counts { seq: 4, sent: 12, received: 16 });
             let times: Vec<_> =
                 log.denials(ExecId(2)).into_iter().map(|denial| (denial.what, denial.times)).collect();
             assert_eq!(times, [("a".into(), 2), ("b".into(), 1)]);
@@ -221,7 +224,7 @@ mod tests {
             assert!(directory.path().join(name).metadata().unwrap().len() <= MOST_BYTES);
         }
         let counts = log.counts();
-        assert_eq!(counts, Counts { seq: count, bytes: 7 * count });
+        assert_eq!(counts, Counts { seq: count, sent: 3 * count, received: 4 * count });
         assert!(log.denials.len() <= MOST_EXECUTIONS);
         assert_eq!(FlowLog::open(directory.path()).unwrap().counts(), counts);
     }

@@ -1,6 +1,6 @@
 //! What is said: by callers to the door, by the supervisor to the worker, and back.
 
-use belljar_core::{Denial, Error, ExecId, Flow, HostName, NetworkPolicy, SandboxId};
+use belljar_core::{Denial, Error, ExecId, Flow, HostName, Moved, NetworkPolicy, SandboxId};
 use serde::{Deserialize, Serialize};
 
 /// What a caller asks, as a line of JSON.
@@ -46,8 +46,8 @@ pub(super) struct Opening {
     pub(super) policy: NetworkPolicy,
     /// Whether marks tell executions apart on this host.
     pub(super) attributed: bool,
-    /// Bytes that it has sent and received so far.
-    pub(super) used: u64,
+    /// What it has moved so far.
+    pub(super) moved: Moved,
     /// Names that were given addresses, with their places.
     pub(super) names: Vec<(u32, HostName)>,
     pub(super) serial: u64,
@@ -65,8 +65,8 @@ pub(super) enum Word {
     Named { sandbox: SandboxId, place: u32, name: HostName },
     /// Something happened. Its number is given by the supervisor.
     Flow { sandbox: SandboxId, flow: Box<Flow> },
-    /// So many bytes more went through.
-    Used { sandbox: SandboxId, bytes: u64 },
+    /// It has moved so much more.
+    Moved { sandbox: SandboxId, more: Moved },
 }
 
 /// The longest message of either side; the bound for what the supervisor reads of the worker.

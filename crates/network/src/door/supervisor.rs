@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_core::wire::Frame;
-use belljar_core::{Error, ErrorCode, ExecId, HostName, NetworkPolicy, POLICY_FILE, Result, SandboxId};
+use belljar_core::{
+    Error, ErrorCode, ExecId, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result, SandboxId,
+};
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
 use rustix::fs::{FlockOperation, flock};
@@ -21,7 +23,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::channel::{self, Channel};
-use super::log::FlowLog;
+use super::log::{Counts, FlowLog};
 use super::message::{Answer, Ask, Opening, Order, Word};
 use super::{LOCK_FILE, SOCKET_FILE, place};
 
@@ -95,8 +97,10 @@ struct Kept {
     doorway: Doorway,
     policy: NetworkPolicy,
     names: VecDeque<(u32, HostName)>,
-    /// Bytes that went through, those of flows included that have not ended.
-    used: u64,
+    /// What went through, of flows that have not ended as well.
+    moved: Moved,
+    /// What the file says of that.
+    written: Option<Moved>,
     log: FlowLog,
 }
 
@@ -113,10 +117,26 @@ impl Kept {
             sandbox: sandbox.clone(),
             policy: self.policy.clone(),
             attributed: self.doorway.marks,
-            used: self.used,
+            moved: self.moved,
             names: self.names.iter().cloned().collect(),
             serial,
         }))
+    }
+}
+
+impl Kept {
+    fn write_moved(&mut self, directory: &Path) {
+        if self.written == Some(self.moved) {
+            return;
+        }
+        // Seen whole or not at all. The directory may be on its way out.
+        let new = directory.join(format!("{MOVED_FILE}.new"));
+        let text = serde_json::to_vec(&self.moved).unwrap_or_default();
+        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, directory.join(MOVED_FILE)));
+        match written {
+            Ok(()) => self.written = Some(self.moved),
+            Err(error) => tracing::debug!(%error, "cannot write down how much was moved"),
+        }
     }
 }
 
@@ -165,6 +185,7 @@ impl Supervisor {
                     }
                 },
                 _ = look.tick() => {
+                    self.write_moved();
                     let needed = {
                         let state = self.state();
                         !state.kept.is_empty() || state.callers > 0
@@ -234,7 +255,11 @@ impl Supervisor {
             let doorway = doorway::fetch(&directory)?;
             let log = FlowLog::open(&directory)?;
             let policy = read_policy(&directory)?;
-            io::Result::Ok(Kept { doorway, policy, names: VecDeque::new(), used: log.counts().bytes, log })
+            let Counts { sent, received, .. } = log.counts();
+            let moved = Moved { sent, received, complete: false };
+            let mut kept = Kept { doorway, policy, names: VecDeque::new(), moved, written: None, log };
+            kept.write_moved(&directory);
+            io::Result::Ok(kept)
         });
         let kept = kept.await.map_err(io::Error::other)??;
         // Another caller may have been faster; both have the same.
@@ -253,7 +278,18 @@ impl Supervisor {
         if let Err(error) = self.carried_out(close).await {
             tracing::warn!(%sandbox, %error, "the worker did not let go of a sandbox");
         }
-        self.state().kept.remove(sandbox);
+        let kept = self.state().kept.remove(sandbox);
+        if let Some(mut kept) = kept {
+            kept.moved.complete = true;
+            kept.write_moved(&self.directory(sandbox));
+        }
+    }
+
+    /// Writes down how much has been moved, where that has changed.
+    fn write_moved(&self) {
+        for (sandbox, kept) in &mut self.state().kept {
+            kept.write_moved(&self.directory(sandbox));
+        }
     }
 
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Answer {
@@ -388,9 +424,10 @@ impl Supervisor {
                     tracing::error!(%sandbox, %error, "cannot write down a flow");
                 }
             }
-            Word::Used { sandbox, bytes } => {
-                if let Some(kept) = state.kept.get_mut(&sandbox) {
-                    kept.used = kept.used.saturating_add(bytes);
+            Word::Moved { sandbox, more } => {
+                if let Some(Kept { moved, .. }) = state.kept.get_mut(&sandbox) {
+                    moved.sent = moved.sent.saturating_add(more.sent);
+                    moved.received = moved.received.saturating_add(more.received);
                 }
             }
         }

@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_core::{FLOW_FILES, Flow, FlowStream};
+use belljar_core::{FLOW_FILES, Flow, FlowStream, MOVED_FILE, Moved, POLICY_FILE, SandboxStats};
 use futures_util::stream;
 use rustix::fs::{Mode, OFlags};
 
-use super::record::is_alive;
+use super::record::{is_alive, read_json};
 use super::sandbox::blocking;
 use crate::home::problem;
 
@@ -25,6 +25,33 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// So many looks in vain are the end, of a sandbox that has ended (what it had under way is written when it is cut), and
 /// where the last line is not whole.
 const LAST_LOOKS: u32 = 5;
+
+/// How long the door may take to count what a sandbox that has ended had moved.
+const COUNTING: Duration = Duration::from_secs(1);
+
+/// Adds what the sandbox has moved. One without a network has moved nothing.
+pub(super) fn with_moved(stats: SandboxStats, state_dir: &Path) -> SandboxStats {
+    let moved = moved(state_dir);
+    let (sent, received) = (moved.map(|moved| moved.sent), moved.map(|moved| moved.received));
+    SandboxStats { egress_bytes: sent, ingress_bytes: received, ..stats }
+}
+
+fn moved(state_dir: &Path) -> Option<Moved> {
+    if !state_dir.join(POLICY_FILE).exists() {
+        return Some(Moved { complete: true, ..Moved::default() });
+    }
+    read_json(&state_dir.join(MOVED_FILE))
+}
+
+/// Waits a moment for the last count of a sandbox that has ended.
+pub(super) async fn counted(state_dir: &Path) {
+    let all = async {
+        while !moved(state_dir).is_none_or(|moved| moved.complete) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let _ = tokio::time::timeout(COUNTING, all).await;
+}
 
 /// The flows of a sandbox after this number; with `follow`, until it has ended.
 pub(super) fn flows(state_dir: PathBuf, after: u64, follow: bool) -> FlowStream {

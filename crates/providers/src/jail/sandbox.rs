@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 
 use super::connection::{self, Way};
+use super::egress;
 use super::execs::{self, JailExecs, unexpected};
 use super::files::{self, JailFiles};
 use super::network::JailNetwork;
@@ -210,10 +211,15 @@ fn sweep_slot(state_dir: &Path) {
 }
 
 async fn remove(state_dir: &Path) -> Result<()> {
+    // Until then the door writes there.
+    egress::counted(state_dir).await;
     let state_dir = state_dir.to_owned();
     blocking(move || {
         sweep_slot(&state_dir);
         match fs::remove_dir_all(&state_dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+                fs::remove_dir_all(&state_dir).map_err(|error| crate::home::problem(&state_dir, &error))
+            }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(crate::home::problem(&state_dir, &error))
             }
@@ -249,6 +255,7 @@ pub(super) async fn info(way: &Way) -> Result<SandboxInfo> {
         }
     } else {
         Ended { state, stats } = ended(state_dir);
+        stats = stats.map(|stats| egress::with_moved(stats, state_dir));
     }
     Ok(SandboxInfo {
         id: lease.id,
@@ -277,7 +284,7 @@ impl Control for JailControl {
 
     async fn stats(&self) -> Result<SandboxStats> {
         match self.way.ask(Request::Status).await? {
-            Answer::Status { stats, .. } => Ok(stats),
+            Answer::Status { stats, .. } => Ok(egress::with_moved(*stats, &self.way.state_dir)),
             other => Err(unexpected(&other)),
         }
     }
@@ -308,6 +315,7 @@ impl Control for JailControl {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
         }
+        egress::counted(&self.way.state_dir).await;
         // Whoever removed the record asked for the end.
         let there = self.way.state_dir.exists();
         Ok(if there { ended(&self.way.state_dir).state } else { SandboxState::Killed })
@@ -315,6 +323,7 @@ impl Control for JailControl {
 
     async fn kill(&self) -> Result<()> {
         end(&self.way, self.tie.as_deref()).await?;
+        egress::counted(&self.way.state_dir).await;
         let state_dir = self.way.state_dir.clone();
         blocking(move || {
             sweep_slot(&state_dir);

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
-use super::limits::Place;
+use super::limits::{Place, Way};
 use super::relay::{Broken, Tally, pass, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
@@ -262,6 +262,7 @@ impl Connection {
         let (upstream, address) = self.dial(policy, &dialled_for).await?;
         trip.flow.address = Some(address);
         let mut policies = self.policies.clone();
+        let limits = &*self.served.limits;
         let up = async {
             if self.allowed.look == Look::Any {
                 self.open(&*self.policy()?, seen, &mut opening).await?;
@@ -269,19 +270,17 @@ impl Connection {
             if seen.language() == Language::Http {
                 return requests.pass(&mut opening, &upstream, &dialled_for, address).await;
             }
-            sent.add(opening.bytes.len() as u64);
-            send(&upstream, &opening.bytes).await?;
-            opening = Opening::default();
-            let limits = &self.served.limits;
-            pass(&self.client, &upstream, sent, limits)
-                .await
-                .map_err(|broken| Stop::from_broken(broken, &self.what))
+            let first = std::mem::take(&mut opening.bytes);
+            send(&upstream, &first).await?;
+            sent.add(first.len() as u64);
+            let broken = |broken| Stop::from_broken(broken, &self.what);
+            limits.passed(Way::Out, first.len() as u64).await.map_err(|reached| broken(reached.into()))?;
+            drop(first);
+            pass(&self.client, &upstream, sent, (limits, Way::Out)).await.map_err(broken)
         };
         let down = async {
-            let limits = &self.served.limits;
-            pass(&upstream, &self.client, received, limits)
-                .await
-                .map_err(|broken| Stop::from_broken(broken, &self.what))
+            let broken = |broken| Stop::from_broken(broken, &self.what);
+            pass(&upstream, &self.client, received, (limits, Way::In)).await.map_err(broken)
         };
         let (mut up, mut down) = (pin!(up), pin!(down));
         let (mut sending, mut receiving, mut moved) = (true, true, 0);

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 
 use super::connection::{Connection, Seen, Stop};
 use super::first::Opening;
+use super::limits::Way;
 use super::relay::{Tally, receive, send};
 use super::served::{Trip, denied};
 use crate::http::{BodyReader, Framing, Head, HeadReader, LAST_CHUNK, Progress, write_chunk};
@@ -166,7 +167,7 @@ impl<'a> Requests<'a> {
         send(upstream, bytes).await?;
         self.sent.add(bytes.len() as u64);
         let connection = self.connection;
-        let passed = connection.served.limits.passed(bytes.len() as u64).await;
+        let passed = connection.served.limits.passed(Way::Out, bytes.len() as u64).await;
         passed.map_err(|reached| Stop::Cut(denied(connection.what.clone(), reached.into())))
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use belljar_core::NetLimits;
+use belljar_core::{Moved, NetLimits};
 use tokio::time::Instant;
 
 /// How long somebody waits for a bucket to have enough.
@@ -17,7 +17,15 @@ pub(super) struct Limits {
     open: AtomicU32,
     requests: Bucket,
     bytes: Bucket,
-    used: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Out,
+    In,
 }
 
 /// A limit that was reached.
@@ -29,13 +37,14 @@ pub(super) enum Reached {
 }
 
 impl Limits {
-    pub(super) fn new(bounds: NetLimits, used: u64) -> Self {
+    pub(super) fn new(bounds: NetLimits, moved: Moved) -> Self {
         Self {
             bounds: Mutex::new(bounds),
             open: AtomicU32::new(0),
             requests: Bucket::default(),
             bytes: Bucket::default(),
-            used: AtomicU64::new(used),
+            sent: AtomicU64::new(moved.sent),
+            received: AtomicU64::new(moved.received),
         }
     }
 
@@ -66,8 +75,9 @@ impl Limits {
     }
 
     /// Counts bytes that went through, and waits until more may.
-    pub(super) async fn passed(&self, bytes: u64) -> Result<(), Reached> {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) async fn passed(&self, way: Way, bytes: u64) -> Result<(), Reached> {
+        let count = if way == Way::Out { &self.sent } else { &self.received };
+        count.fetch_add(bytes, Ordering::Relaxed);
         self.total()?;
         let wait = self.bytes.take(bytes, self.bounds().bytes_per_second.0, Duration::MAX);
         match wait.unwrap_or_default() {
@@ -78,12 +88,15 @@ impl Limits {
     }
 
     fn total(&self) -> Result<(), Reached> {
-        if self.used() >= self.bounds().total_bytes.0 { Err(Reached::Total) } else { Ok(()) }
+        let Moved { sent, received, .. } = self.moved();
+        let over = sent.saturating_add(received) >= self.bounds().total_bytes.0;
+        if over { Err(Reached::Total) } else { Ok(()) }
     }
 
-    /// Bytes that went through in all.
-    pub(super) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+    /// What went through in all.
+    pub(super) fn moved(&self) -> Moved {
+        let (sent, received) = (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed));
+        Moved { sent, received, complete: false }
     }
 }
 
@@ -141,7 +154,7 @@ mod tests {
                 bytes_per_second: ByteSize(bytes),
                 total_bytes: ByteSize(total),
             },
-            0,
+            Moved::default(),
         ))
     }
 
@@ -168,7 +181,7 @@ mod tests {
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(1990) && took < Duration::from_millis(2100), "{took:?}");
         let began = Instant::now();
-        limits.passed(11_000).await.unwrap();
+        limits.passed(Way::Out, 11_000).await.unwrap();
         assert!(began.elapsed() >= Duration::from_millis(9990), "{:?}", began.elapsed());
     }
 
@@ -191,9 +204,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_that_is_allowed_is_an_end() {
         let limits = limits(1, 10, 1 << 30, 100);
-        limits.passed(99).await.unwrap();
+        limits.passed(Way::Out, 99).await.unwrap();
         limits.request().await.unwrap();
-        assert_eq!(limits.passed(1).await, Err(Reached::Total));
+        assert_eq!(limits.passed(Way::Out, 1).await, Err(Reached::Total));
         assert_eq!(limits.request().await, Err(Reached::Total));
         limits.set(NetLimits { total_bytes: ByteSize(200), ..limits.bounds() });
         limits.request().await.unwrap();

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::SandboxId;
+use belljar_core::{Moved, SandboxId};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -30,6 +30,9 @@ use super::message::{Opening, Order, Word};
 
 /// How often the supervisor hears how many bytes went through.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the connections of a sandbox that has ended may take to be closed.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Gives up all rights, and works until the supervisor is gone, to which `channel` leads. The process must be of one thread.
 pub fn run(channel: OwnedFd) -> io::Result<()> {
@@ -54,7 +57,7 @@ async fn work(channel: OwnedFd) -> io::Result<()> {
                 None => return Ok(()),
             },
             word = next(&mut words) => channel.send(&word, &[]).await?,
-            _ = tick.tick() => worker.tell_used(),
+            _ = tick.tick() => worker.tell_moved(),
         }
     }
 }
@@ -77,8 +80,8 @@ struct Worker {
 struct Open {
     served: Arc<Served>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
-    /// How much of what went through was told.
-    told: u64,
+    /// What was told of what went through.
+    told: Moved,
 }
 
 impl Drop for Open {
@@ -98,14 +101,31 @@ impl Worker {
                 }
                 self.done(serial);
             }
-            Order::Close { sandbox, serial } => {
-                self.tell_used();
-                self.sandboxes.remove(&sandbox);
-                self.done(serial);
-            }
+            Order::Close { sandbox, serial } => match self.sandboxes.remove(&sandbox) {
+                Some(open) => self.close(sandbox, open, serial),
+                None => self.done(serial),
+            },
             Order::Whose { serial, exec } => self.outbox.answered(serial, exec),
             Order::Sync { serial } => self.done(serial),
         }
+    }
+
+    /// Ends what is open, and says so once all of it has been said.
+    fn close(&self, sandbox: SandboxId, open: Open, serial: u64) {
+        let (outbox, told, served) = (self.outbox.clone(), open.told, open.served.clone());
+        drop(open);
+        tokio::spawn(async move {
+            let all = async {
+                // Each connection holds on to it.
+                while Arc::strong_count(&served) > 1 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            let _ = tokio::time::timeout(CLOSING, all).await;
+            let more = between(told, served.limits.moved());
+            outbox.say(Word::Moved { sandbox, more }).await;
+            outbox.say(Word::Done { serial }).await;
+        });
     }
 
     /// Says that an order was carried out, after all that connections say on account of it now.
@@ -119,7 +139,7 @@ impl Worker {
     }
 
     fn open(&mut self, opening: Opening, sockets: Vec<OwnedFd>) {
-        let (serial, used) = (opening.serial, opening.used);
+        let (serial, told) = (opening.serial, opening.moved);
         let id = opening.sandbox.clone();
         let served = Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone()));
         let mut tasks = Vec::new();
@@ -136,21 +156,26 @@ impl Worker {
                 }
             }));
         }
-        self.sandboxes.insert(id, Open { served, tasks, told: used });
+        self.sandboxes.insert(id, Open { served, tasks, told });
         self.done(serial);
     }
 
-    fn tell_used(&mut self) {
+    fn tell_moved(&mut self) {
+        let mut words = Vec::new();
         for (id, open) in &mut self.sandboxes {
-            let used = open.served.limits.used();
-            if used > open.told {
-                let word = Word::Used { sandbox: id.clone(), bytes: used - open.told };
-                open.told = used;
-                let outbox = self.outbox.clone();
-                tokio::spawn(async move { outbox.say(word).await });
+            let now = open.served.limits.moved();
+            let told = std::mem::replace(&mut open.told, now);
+            if now != told {
+                words.push(Word::Moved { sandbox: id.clone(), more: between(told, now) });
             }
         }
+        words.into_iter().for_each(|word| self.say(word));
     }
+}
+
+/// What was moved since.
+fn between(then: Moved, now: Moved) -> Moved {
+    Moved { sent: now.sent - then.sent, received: now.received - then.received, complete: false }
 }
 
 fn listener(socket: OwnedFd) -> io::Result<TcpListener> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
 
-use super::limits::{Limits, Reached};
+use super::limits::{Limits, Reached, Way};
 
 /// How much is read at once. One buffer serves all, for each is written out before another is read.
 const AT_ONCE: usize = 256 * 1024;
@@ -56,7 +56,7 @@ pub(super) async fn pass(
     from: &TcpStream,
     to: &TcpStream,
     tally: &Tally,
-    limits: &Limits,
+    (limits, way): (&Limits, Way),
 ) -> Result<(), Broken> {
     let mut pieces = 0;
     loop {
@@ -67,7 +67,7 @@ pub(super) async fn pass(
         }
         send(to, &rest).await?;
         tally.add(count as u64);
-        limits.passed(count as u64).await?;
+        limits.passed(way, count as u64).await?;
         pieces += 1;
         if pieces % TURN == 0 {
             tokio::task::yield_now().await;

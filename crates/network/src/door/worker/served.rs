@@ -35,13 +35,13 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>) -> Self {
-        let Opening { sandbox, policy, attributed, used, names, .. } = opening;
+        let Opening { sandbox, policy, attributed, moved, names, .. } = opening;
         let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
         Self {
             id: sandbox,
             attributed,
             policy: watch::Sender::new(Some(Arc::new(policy))),
-            limits: Arc::new(Limits::new(bounds, used)),
+            limits: Arc::new(Limits::new(bounds, moved)),
             names: Mutex::new(Names::restored(names)),
             marks: Mutex::default(),
             outbox,
