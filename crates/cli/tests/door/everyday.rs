@@ -229,8 +229,9 @@ fn what_was_moved_is_counted_to_the_byte() {
 s = socket.create_connection(('server.test', 2525)); s.sendall(b'y' * 100_000)
 while s.recv(65536): pass";
     assert_eq!(world.json(&["exec", &id, "--", "python3", "-c", script])["exit_code"], 0);
-    until("it is counted while it runs", || world.json(&["stats", &id])["egress_bytes"] == 100_000);
-    assert_eq!(world.json(&["stats", &id])["ingress_bytes"], 300_000);
+    let stats = |name: &str| world.json(&["stats", &id])["sandboxes"][0]["stats"][name].clone();
+    until("it is counted while it runs", || stats("egress_bytes") == 100_000);
+    assert_eq!(stats("ingress_bytes"), 300_000);
     // And what is moved until the very end.
     let exec = world.json(&[
         "exec",

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::pin::pin;
@@ -95,7 +96,10 @@ impl Reception {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(&path).map_err(trouble)?;
+        // By descriptor, for the path may be longer than a socket's can be.
+        let directory = File::open(home).map_err(trouble)?;
+        let place = format!("/proc/self/fd/{}/{SOCKET_FILE}", directory.as_raw_fd());
+        let listener = UnixListener::bind(place).map_err(trouble)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(trouble)?;
         Ok(Self(listener))
     }
