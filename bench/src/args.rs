@@ -15,7 +15,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<Part>,
 
-    /// Of the start times or the bombs, measure only this one, by its key in the JSON; may be given several times
+    /// Of the start times, the bombs or what the door costs, measure only this one, by its key in the JSON; may be given
+    /// several times
     #[arg(long, value_name = "KEY")]
     pub(crate) contestant: Vec<String>,
 
@@ -26,6 +27,10 @@ pub(crate) struct Args {
     /// How many idle sandboxes to hold at once [default: 2400, or 200 with --quick]
     #[arg(long, value_name = "N")]
     pub(crate) idle: Option<usize>,
+
+    /// How many sandboxes hold a connection through the door at once [default: 1000, or 100 with --quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) sandboxes: Option<usize>,
 
     /// The shorter form: fewer rounds everywhere
     #[arg(long)]
@@ -58,6 +63,10 @@ pub(crate) struct Args {
     /// Keep the results in the repository too, as bench/results/latest.{json,svg,md}
     #[arg(long)]
     pub(crate) keep: bool,
+
+    /// Measure the door in this network, which must be of our own, and put the numbers into this file
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) in_own_network: Option<PathBuf>,
 }
 
 /// The parts of the bench.
@@ -73,6 +82,8 @@ pub(crate) enum Part {
     Overhead,
     /// A command's latency beside bombs in another sandbox
     Neighbour,
+    /// Latency, throughput and memory of the way out, and what it adds to a start
+    Door,
 }
 
 impl Args {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::{
-    ByteSize, CpuCount, ExecRequest, ExecResult, Limits, Provider, Sandbox, SandboxSpec, UserName,
+    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Limits, NetworkPolicy, Provider, Sandbox, SandboxSpec,
+    UserName,
 };
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
@@ -31,6 +32,16 @@ impl Bell {
         Ok(Self { jail: Arc::new(Jail::new(Home::open(Some(home.clone()))?)?), home })
     }
 
+    /// The same with a door for its sandboxes.
+    pub(crate) fn open_with(
+        scratch: &Path,
+        door: impl FnOnce(&Path) -> Result<Arc<dyn Door>>,
+    ) -> Result<Self> {
+        let home = scratch.join("home");
+        let jail = Jail::new(Home::open(Some(home.clone()))?)?;
+        Ok(Self { jail: Arc::new(jail.with_door(door(&home)?)), home })
+    }
+
     /// The data directory.
     pub(crate) fn home(&self) -> &Path {
         &self.home
@@ -43,8 +54,17 @@ impl Bell {
 
     /// Makes a sandbox with these limits.
     pub(crate) async fn create_with(&self, limits: Limits) -> Result<Arc<dyn Sandbox>> {
+        self.create_granted(limits, NetworkPolicy::None).await
+    }
+
+    /// Makes a sandbox with these limits and this network.
+    pub(crate) async fn create_granted(
+        &self,
+        limits: Limits,
+        network: NetworkPolicy,
+    ) -> Result<Arc<dyn Sandbox>> {
         let ttl = Duration::from_secs(1800);
-        let spec = SandboxSpec { limits, ttl, tied_to_creator: true, ..SandboxSpec::default() };
+        let spec = SandboxSpec { limits, ttl, network, tied_to_creator: true, ..SandboxSpec::default() };
         Ok(self.jail.create(spec).await?)
     }
 

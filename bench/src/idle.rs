@@ -93,7 +93,7 @@ pub(crate) async fn measure(args: &Args, bell: &Bell, report: &mut Report) -> Re
 }
 
 /// A tied sandbox keeps a descriptor open here; thousands need more than the usual bound.
-fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);

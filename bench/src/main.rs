@@ -5,6 +5,7 @@
 
 mod args;
 mod bell;
+mod door;
 mod error;
 mod idle;
 mod neighbour;
@@ -57,6 +58,9 @@ async fn run(args: Args) -> Result<bool> {
             serde_json::from_slice(&text).map_err(|error| at(path)(error.into()))?
         }
         None => {
+            if let Some(results) = &args.in_own_network {
+                return door::measure_here(&args, scratch()?.path(), results).await.map(|()| true);
+            }
             let report = measure(&args).await?;
             write(&args, &report)?;
             report
@@ -75,8 +79,7 @@ async fn measure(args: &Args) -> Result<Report> {
         return Err(BenchError::Invalid("measuring needs root; try again with sudo".into()));
     }
     let mut report = Report::new(args.quick);
-    let scratch =
-        tempfile::Builder::new().prefix("belljar-bench-").tempdir().map_err(at(&std::env::temp_dir()))?;
+    let scratch = scratch()?;
     let bell = Bell::open(scratch.path())?;
     // The first sandbox finds the host's tool chains and builds the template.
     bell.create().await?.cleanup().await?;
@@ -92,10 +95,18 @@ async fn measure(args: &Args) -> Result<Report> {
     if args.wants(Part::Neighbour) {
         neighbour::measure(args, &bell, &mut report).await?;
     }
+    if args.wants(Part::Door) {
+        door::measure(args, scratch.path(), &mut report)?;
+    }
     if args.wants(Part::Idle) {
         idle::measure(args, &bell, &mut report).await?;
     }
     Ok(report)
+}
+
+/// A folder for this run.
+fn scratch() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("belljar-bench-").tempdir().map_err(at(&std::env::temp_dir()))
 }
 
 fn write(args: &Args, report: &Report) -> Result<()> {

@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
+
 use std::fs;
 use std::hint::black_box;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,6 +19,11 @@ The load of the bench: prints how many nanoseconds its loop took.
 Usage: belljar-work cpu COUNT            mix numbers, without a system call
        belljar-work syscalls COUNT       getppid, and one byte written and read back
        belljar-work files COUNT FOLDER   create, write, read, stat and remove small files
+       belljar-work ask fresh|kept COUNT HOST:PORT
+                                         make requests of HTTP, each on a connection of its own or all on one; prints
+                                         the nanoseconds of each, its connection included
+       belljar-work move down|up raw|http BYTES HOST:PORT
+                                         move this much on one connection
        belljar-work bomb KIND SECONDS    take all there is: processors, memory or sockets (only inside a sandbox!)
 ";
 
@@ -33,6 +40,12 @@ fn main() -> ExitCode {
         ["syscalls", count] if number(count).is_some() => timed(|| calls(number(count).unwrap_or(0))),
         ["files", count, folder] if number(count).is_some() => {
             timed(|| files(number(count).unwrap_or(0), Path::new(folder)))
+        }
+        ["ask", how @ ("fresh" | "kept"), count, host] if number(count).is_some() => {
+            client::ask(*how == "kept", number(count).unwrap_or(0), host)
+        }
+        ["move", way @ ("down" | "up"), form @ ("raw" | "http"), bytes, host] if number(bytes).is_some() => {
+            client::carry(*way == "up", *form == "http", number(bytes).unwrap_or(0), host)
         }
         ["bomb", kind @ ("processors" | "memory" | "sockets"), seconds] if number(seconds).is_some() => {
             bomb(kind, Duration::from_secs(number(seconds).unwrap_or(0)))
