@@ -70,7 +70,7 @@ impl Limits {
     pub(super) async fn request(&self) -> Result<(), Reached> {
         self.total()?;
         let wait = self.requests.take(1, u64::from(self.bounds().requests_per_second), PATIENCE);
-        tokio::time::sleep(wait.ok_or(Reached::Requests)?).await;
+        pause(wait.ok_or(Reached::Requests)?).await;
         Ok(())
     }
 
@@ -80,10 +80,7 @@ impl Limits {
         count.fetch_add(bytes, Ordering::Relaxed);
         self.total()?;
         let wait = self.bytes.take(bytes, self.bounds().bytes_per_second.0, Duration::MAX);
-        match wait.unwrap_or_default() {
-            Duration::ZERO => {}
-            wait => tokio::time::sleep(wait).await,
-        }
+        pause(wait.unwrap_or_default()).await;
         Ok(())
     }
 
@@ -97,6 +94,13 @@ impl Limits {
     pub(super) fn moved(&self) -> Moved {
         let (sent, received) = (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed));
         Moved { sent, received, complete: false }
+    }
+}
+
+/// Waits this long. Not even for a moment if that is no time at all: the shortest that a timer can wait is a millisecond or more.
+async fn pause(wait: Duration) {
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -143,6 +147,7 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use belljar_core::ByteSize;
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -183,6 +188,16 @@ mod tests {
         let began = Instant::now();
         limits.passed(Way::Out, 11_000).await.unwrap();
         assert!(began.elapsed() >= Duration::from_millis(9990), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn whoever_need_not_wait_does_not_even_give_up_its_turn() {
+        let limits = limits(1, 10, 1000, 1 << 40);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _inside = runtime.enter();
+        assert_eq!(limits.request().now_or_never(), Some(Ok(())));
+        assert_eq!(limits.passed(1000).now_or_never(), Some(Ok(())));
+        assert_eq!(limits.passed(1000).now_or_never(), None, "nothing is left for this second");
     }
 
     #[tokio::test(start_paused = true)]
