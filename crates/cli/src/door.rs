@@ -64,9 +64,13 @@ fn supervise(home: &Path) -> io::Result<()> {
 fn employ(program: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child> {
     let mut command = tokio::process::Command::new(program);
     command.arg(WORKER).env_clear().stdin(Stdio::from(channel)).stdout(Stdio::null()).kill_on_drop(true);
-    if let Some(level) = std::env::var_os("BELLJAR_LOG") {
-        command.env("BELLJAR_LOG", level);
-    }
+    // Names are what they are: nothing is put behind them that the policy has not seen.
+    command.env("LOCALDOMAIN", "");
+    match std::env::var_os("BELLJAR_LOG") {
+        Some(level) => command.env("BELLJAR_LOG", level),
+        // Whoever took it over could fill the disk.
+        None => command.stderr(Stdio::null()),
+    };
     command.spawn()
 }
 

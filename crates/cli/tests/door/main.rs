@@ -7,6 +7,7 @@ mod surroundings;
 mod world;
 
 mod attribution;
+mod attacks;
 mod command_line;
 mod deaths;
 mod everyday;

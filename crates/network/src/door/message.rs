@@ -50,6 +50,8 @@ pub(super) struct Opening {
     pub(super) moved: Moved,
     /// Names that were given addresses, with their places.
     pub(super) names: Vec<(u32, HostName)>,
+    /// Where there are none: the first place that none has had.
+    pub(super) first_place: u32,
     pub(super) serial: u64,
 }
 
@@ -63,8 +65,12 @@ pub(super) enum Word {
     Whose { sandbox: SandboxId, mark: u32, serial: u64 },
     /// A name was given an address.
     Named { sandbox: SandboxId, place: u32, name: HostName },
-    /// Something happened. Its number is given by the supervisor.
-    Flow { sandbox: SandboxId, flow: Box<Flow> },
+    /// Something begins that goes through, so that it is known should the worker die.
+    Began { sandbox: SandboxId, trip: u64, flow: Box<Flow> },
+    /// What began is told in other words.
+    Told { sandbox: SandboxId, trip: u64 },
+    /// Something happened, which may have begun before. Its number is given by the supervisor.
+    Flow { sandbox: SandboxId, trip: u64, flow: Box<Flow> },
     /// It has moved so much more.
     Moved { sandbox: SandboxId, more: Moved },
 }

@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use belljar_core::wire::Frame;
 use belljar_core::{
-    Error, ErrorCode, ExecId, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result, SandboxId,
+    Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
+    SandboxId, Verdict,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
 use rustix::fs::{FlockOperation, flock};
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Child;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::channel::{self, Channel};
@@ -38,6 +40,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest question of a caller, and the longest policy.
 const MAX_ASK: u64 = 64 * 1024;
 const MAX_POLICY: u64 = 8 << 20;
+/// So many names may have been given addresses and not be in the list yet, when a door dies.
+const AHEAD: u64 = 256;
+/// Questions of the worker that are passed on to monitors at once; each takes a thread.
+const ASKING: usize = 64;
+/// What may be under way of one sandbox, as far as that is remembered.
+const MOST_OPEN: usize = 20_000;
 /// Names that are remembered of a sandbox for the next worker.
 const MOST_NAMES: usize = 4096;
 
@@ -58,6 +66,7 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
         sandboxes: home.join("sandboxes"),
         state: Mutex::default(),
         fresh: Notify::new(),
+        asking: Arc::new(Semaphore::new(ASKING)),
     });
     supervisor.find_all().await;
     let worker = tokio::spawn(supervisor.clone().keep_working(start));
@@ -80,6 +89,8 @@ struct Supervisor {
     state: Mutex<State>,
     /// There is another worker.
     fresh: Notify,
+    /// Places for questions to monitors.
+    asking: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -97,6 +108,9 @@ struct Kept {
     doorway: Doorway,
     policy: NetworkPolicy,
     names: VecDeque<(u32, HostName)>,
+    first_place: u32,
+    /// What has begun and not ended.
+    open: HashMap<u64, Flow>,
     /// What went through, of flows that have not ended as well.
     moved: Moved,
     /// What the file says of that.
@@ -119,12 +133,29 @@ impl Kept {
             attributed: self.doorway.marks,
             moved: self.moved,
             names: self.names.iter().cloned().collect(),
+            first_place: self.first_place,
             serial,
         }))
     }
 }
 
 impl Kept {
+    fn write_flow(&mut self, flow: Flow) {
+        if let Err(error) = self.log.push(flow) {
+            tracing::error!(%error, "cannot write down a flow");
+        }
+    }
+
+    /// Writes down what had begun when the worker died.
+    fn write_open(&mut self) {
+        let mut open: Vec<(u64, Flow)> = self.open.drain().collect();
+        open.sort_by_key(|(trip, _)| *trip);
+        for (_, flow) in open {
+            let error = "the door died while it was under way; its bytes are not counted here".to_owned();
+            self.write_flow(Flow { verdict: Verdict::Failed { error }, ..flow });
+        }
+    }
+
     fn write_moved(&mut self, directory: &Path) {
         if self.written == Some(self.moved) {
             return;
@@ -255,9 +286,19 @@ impl Supervisor {
             let doorway = doorway::fetch(&directory)?;
             let log = FlowLog::open(&directory)?;
             let policy = read_policy(&directory)?;
-            let Counts { sent, received, .. } = log.counts();
-            let moved = Moved { sent, received, complete: false };
-            let mut kept = Kept { doorway, policy, names: VecDeque::new(), moved, written: None, log };
+            let Counts { seq, sent, received } = log.counts();
+            // What had not ended when a door before this one died is in the file only.
+            let before: Moved = read(&directory.join(MOVED_FILE), MAX_ASK).unwrap_or_default();
+            let moved = Moved {
+                sent: sent.max(before.sent),
+                received: received.max(before.received),
+                complete: false,
+            };
+            // Every name that was given an address is in the list of flows, but perhaps the last few.
+            let first_place = u32::try_from((seq + AHEAD) % u64::from(u32::MAX)).unwrap_or(0);
+            let names = VecDeque::new();
+            let open = HashMap::new();
+            let mut kept = Kept { doorway, policy, names, first_place, open, moved, written: None, log };
             kept.write_moved(&directory);
             io::Result::Ok(kept)
         });
@@ -348,6 +389,7 @@ impl Supervisor {
                 let mut state = self.state();
                 state.worker = None;
                 state.waiting.clear();
+                state.kept.values_mut().for_each(Kept::write_open);
             }
             pause = if began.elapsed() > SHORT_LIFE {
                 Duration::ZERO
@@ -401,11 +443,15 @@ impl Supervisor {
                 }
             }
             Word::Whose { sandbox, mark, serial } => {
-                let (directory, channel) = (self.directory(&sandbox), channel.clone());
-                let known = state.kept.contains_key(&sandbox);
+                if !state.kept.contains_key(&sandbox) {
+                    return;
+                }
+                let (directory, channel, asking) =
+                    (self.directory(&sandbox), channel.clone(), self.asking.clone());
                 tokio::spawn(async move {
+                    let _place = asking.acquire().await;
                     let ask = tokio::task::spawn_blocking(move || doorway::whose(&directory, mark));
-                    let exec = if known { ask.await.ok().and_then(io::Result::ok).flatten() } else { None };
+                    let exec = ask.await.ok().and_then(io::Result::ok).flatten();
                     let _ = channel.send(&Order::Whose { serial, exec }, &[]).await;
                 });
             }
@@ -417,11 +463,22 @@ impl Supervisor {
                     kept.names.push_back((place, name));
                 }
             }
-            Word::Flow { sandbox, flow } => {
+            Word::Began { sandbox, trip, flow } => {
                 if let Some(kept) = state.kept.get_mut(&sandbox)
-                    && let Err(error) = kept.log.push(*flow)
+                    && kept.open.len() < MOST_OPEN
                 {
-                    tracing::error!(%sandbox, %error, "cannot write down a flow");
+                    kept.open.insert(trip, *flow);
+                }
+            }
+            Word::Told { sandbox, trip } => {
+                if let Some(kept) = state.kept.get_mut(&sandbox) {
+                    kept.open.remove(&trip);
+                }
+            }
+            Word::Flow { sandbox, trip, flow } => {
+                if let Some(kept) = state.kept.get_mut(&sandbox) {
+                    kept.open.remove(&trip);
+                    kept.write_flow(*flow);
                 }
             }
             Word::Moved { sandbox, more } => {
@@ -444,8 +501,12 @@ fn is_let_in(socket: &UnixStream) -> bool {
 }
 
 fn read_policy(directory: &Path) -> io::Result<NetworkPolicy> {
+    read(&directory.join(POLICY_FILE), MAX_POLICY)
+}
+
+fn read<T: DeserializeOwned>(path: &Path, most: u64) -> io::Result<T> {
     let mut text = Vec::new();
-    File::open(directory.join(POLICY_FILE))?.take(MAX_POLICY).read_to_end(&mut text)?;
+    File::open(path)?.take(most).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
 

@@ -96,7 +96,7 @@ pub enum Bad {
 }
 
 /// Whether the byte may stand in a method or in the name of a header.
-fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
-use super::limits::{Place, Way};
+use super::limits::{Place, Reached, Way};
 use super::relay::{Broken, Tally, pass, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
@@ -79,31 +79,40 @@ impl Stop {
 pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
     let Ok(meant) = client.local_addr() else { return };
     let Ok(mark) = arrival::mark(client.as_fd()) else { return lingerless(&client) };
-    let exec = served.whose(mark).await;
-    if meant.port() == belljar_jail::doorway::DNS_PORT {
-        return dns::serve_stream(&served, exec, client).await;
+    let place = served.limits.connection();
+    if place.is_err() && !served.limits.try_request() {
+        // It has no place to wait in, and not even one on the list.
+        served.turned_away();
+        return lingerless(&client);
     }
-    let trip = |exec, host: String| served.trip(exec, FlowKind::Tcp, host, Some(meant.port()));
-    let plain = |reason| denied(format!("a connection to {meant}"), reason);
-    let Ok(exec) = exec else {
-        return turn_away(&client, trip(None, meant.ip().to_string()), &plain(Reason::Unattributed)).await;
-    };
-    let Ok(destination) = served.destination(meant.ip()) else {
-        return turn_away(&client, trip(exec, meant.ip().to_string()), &plain(Reason::Forgotten)).await;
-    };
-    let trip = trip(exec, destination.to_string());
-    let what = format!("a connection to {destination} port {}", meant.port());
-    let place = match served.limits.connection() {
+    let exec = served.whose(mark).await;
+    let host = served.destination(meant.ip());
+    let name = host.as_ref().map_or_else(|_| meant.ip().to_string(), ToString::to_string);
+    let trip = served.trip(exec.ok().flatten(), FlowKind::Tcp, name.clone(), Some(meant.port()));
+    let what = format!("a connection to {name} port {}", meant.port());
+    let place = match place {
         Ok(place) => place,
-        // Without waiting for its words: it has no place to wait in.
         Err(reached) => {
             trip.denied(&denied(what, reached.into())).await;
             return lingerless(&client);
         }
     };
-    if let Err(reached) = served.limits.request().await {
-        return turn_away(&client, trip, &denied(what, reached.into())).await;
+    if meant.port() == belljar_jail::doorway::DNS_PORT {
+        return dns::serve_stream(&served, exec, client, place).await;
     }
+    match served.limits.request().await {
+        Ok(()) => {}
+        Err(Reached::Requests) => {
+            served.turned_away();
+            return lingerless(&client);
+        }
+        Err(reached) => return turn_away(&client, trip, &denied(what, reached.into())).await,
+    }
+    let (exec, destination) = match (exec, host) {
+        (Ok(exec), Ok(destination)) => (exec, destination),
+        (Err(_), _) => return turn_away(&client, trip, &denied(what, Reason::Unattributed)).await,
+        (_, Err(_)) => return turn_away(&client, trip, &denied(what, Reason::Forgotten)).await,
+    };
     let policies = served.policy();
     let Some(policy) = policies.borrow().clone() else { return lingerless(&client) };
     match decide::connect(&policy, &destination, meant.port()) {
@@ -202,7 +211,7 @@ impl Connection {
         let exec = self.exec;
         match requests.into_last() {
             // What was asked for in plain HTTP is written down by request.
-            Some(last) => trip = last,
+            Some(last) => std::mem::replace(&mut trip, last).told().await,
             None => {
                 (trip.flow.sent, trip.flow.received) = (sent.get(), received.get());
                 if seen.language() == Language::Tls {
@@ -259,16 +268,27 @@ impl Connection {
                 requests.first(&mut opening).await?
             }
         };
-        let (upstream, address) = self.dial(policy, &dialled_for).await?;
-        trip.flow.address = Some(address);
         let mut policies = self.policies.clone();
+        let mut policy = policy.clone();
+        let (upstream, address) = loop {
+            tokio::select! {
+                biased;
+                _ = policies.changed() => {
+                    policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
+                    self.judge_before(&policy, seen)?;
+                }
+                dialled = self.dial(&policy, &dialled_for) => break dialled?,
+            }
+        };
+        trip.flow.address = Some(address);
+        trip.begin().await;
         let limits = &*self.served.limits;
         let up = async {
             if self.allowed.look == Look::Any {
                 self.open(&*self.policy()?, seen, &mut opening).await?;
             }
             if seen.language() == Language::Http {
-                return requests.pass(&mut opening, &upstream, &dialled_for, address).await;
+                return requests.pass(&mut opening, &upstream, address).await;
             }
             let first = std::mem::take(&mut opening.bytes);
             send(&upstream, &first).await?;
@@ -286,12 +306,14 @@ impl Connection {
         let (mut sending, mut receiving, mut moved) = (true, true, 0);
         while sending || receiving {
             tokio::select! {
-                ended = &mut up, if sending => { ended?; sending = false; }
-                ended = &mut down, if receiving => { ended?; receiving = false; }
+                // What the policy says now comes before anything that is sent.
+                biased;
                 _ = policies.changed() => {
                     let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
                     self.judge_again(&policy, seen, address).map_err(Stop::Cut)?;
                 }
+                ended = &mut up, if sending => { ended?; sending = false; }
+                ended = &mut down, if receiving => { ended?; receiving = false; }
                 // Whoever has no more to say may be gone altogether, which shows when it is told something.
                 _ = self.client.ready(Interest::ERROR), if !sending => break,
                 _ = upstream.ready(Interest::ERROR), if !receiving => break,
@@ -329,31 +351,38 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether it is still allowed, by the policy as it is now.
+    /// Whether it is still allowed, by the policy as it is now, to this address.
     fn judge_again(&self, policy: &NetworkPolicy, seen: &Seen, address: IpAddr) -> Result<(), Denied> {
+        let allowed = self.judge_before(policy, seen)?;
+        if allowed.look == Look::Any || seen.get().request.is_some() {
+            decide::address(policy, &allowed, address)?;
+        }
+        Ok(())
+    }
+
+    /// The same while it has no address yet.
+    fn judge_before(&self, policy: &NetworkPolicy, seen: &Seen) -> Result<Allowed, Denied> {
         let allowed = decide::connect(policy, &self.allowed.destination, self.meant.port())?;
         if allowed.look == Look::Http && seen.language() != Language::Http {
             return Err(denied(self.what.clone(), Reason::Unseen));
-        }
-        if allowed.look == Look::Any {
-            decide::address(policy, &allowed, address)?;
         }
         let known = seen.get();
         if let Some(hello) = &known.hello {
             decide::tls(policy, &allowed, hello.sni.as_ref())?;
         }
-        if let Some((host, port, method, target)) = &known.request {
-            let allowed = decide::request(policy, &allowed, Request { host, port: *port, method, target })?;
-            decide::address(policy, &allowed, address)?;
+        match &known.request {
+            Some((host, port, method, target)) => {
+                decide::request(policy, &allowed, Request { host, port: *port, method, target })
+            }
+            None => Ok(allowed),
         }
-        Ok(())
     }
 
     /// Connects to one of the addresses that may be dialled.
     async fn dial(&self, policy: &NetworkPolicy, allowed: &Allowed) -> Result<(TcpStream, IpAddr), Stop> {
         let addresses = match &allowed.destination {
             Destination::Address(address) => vec![*address],
-            Destination::Name(name) => self.served.resolver.look_up(name).await.map_err(io::Error::other)?,
+            Destination::Name(name) => self.served.look_up(name).await.map_err(io::Error::other)?,
         };
         let (mut refused, mut failed) = (None, None);
         let judged = addresses.into_iter().filter_map(|address| {

@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
+use super::limits::{Place, Reached};
 use super::lingerless;
 use super::relay::{receive, send};
 use super::resolver::NoAddress;
@@ -70,8 +71,8 @@ pub(super) async fn serve_stream(
     served: &Arc<Served>,
     exec: Result<Option<ExecId>, Unattributed>,
     client: TcpStream,
+    _place: Place,
 ) {
-    let Ok(_place) = served.limits.connection() else { return lingerless(&client) };
     let mut bytes = Vec::new();
     loop {
         let (answer, taken) = match unframe(&bytes) {
@@ -112,9 +113,16 @@ async fn answer(
     };
     let trip = served.trip(exec.ok().flatten(), FlowKind::Dns, query.name.to_string(), None);
     let what = || format!("to look up the name {}", query.name);
-    if let Err(reached) = served.limits.request().await {
-        trip.denied(&denied(what(), reached.into())).await;
-        return Some(query.refuse(Code::Refused));
+    match served.limits.request().await {
+        Ok(()) => {}
+        Err(Reached::Requests) => {
+            served.turned_away();
+            return Some(query.refuse(Code::Refused));
+        }
+        Err(reached) => {
+            trip.denied(&denied(what(), reached.into())).await;
+            return Some(query.refuse(Code::Refused));
+        }
     }
     if exec.is_err() {
         trip.denied(&denied(what(), Reason::Unattributed)).await;
@@ -126,10 +134,13 @@ async fn answer(
         return Some(query.refuse(Code::Refused));
     }
     if query.kind != Kind::A {
+        if query.kind != Kind::Aaaa {
+            trip.end(Verdict::Allowed).await;
+        }
         // Whatever else is asked has no answer: one address is enough, and nothing tells how to hide the name.
         return Some(query.known(&[], TTL));
     }
-    match served.resolver.look_up(&query.name).await {
+    match served.look_up(&query.name).await {
         Ok(_) => {
             let address: IpAddr = served.address_of(&query.name).await;
             trip.end(Verdict::Allowed).await;

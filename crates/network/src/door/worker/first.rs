@@ -7,11 +7,12 @@ use tokio::net::TcpStream;
 
 use super::relay::receive;
 use crate::client_hello::{self, ClientHello, Hello};
+use crate::http::is_token;
 
 /// How long the rest may take once the first byte is there.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A first line that is longer is taken for one of HTTP if it could be one.
-const LONGEST_LINE: usize = 8 * 1024;
+const LONGEST_LINE: usize = 16 * 1024;
 /// How much is read at a time.
 const AT_ONCE: usize = 16 * 1024;
 
@@ -46,6 +47,9 @@ pub(super) async fn first_words(client: &TcpStream, opening: &mut Opening) -> io
             match tls {
                 Hello::Tls(hello) => return Ok(First::Tls(hello)),
                 Hello::Bad(bad) => return Ok(First::BadTls(bad)),
+                Hello::NotTls if is_other_record(&opening.bytes) => {
+                    return Ok(First::BadTls(client_hello::Bad::Record));
+                }
                 Hello::NotTls => {
                     if let Some(http) = is_http(&opening.bytes) {
                         return Ok(if http { First::Http } else { First::Other });
@@ -64,21 +68,28 @@ fn is_http(bytes: &[u8]) -> Option<bool> {
     // Some servers pass over blank lines.
     let start = bytes.iter().position(|byte| !b"\r\n \t".contains(byte))?;
     let line = &bytes[start..];
-    let word = line.iter().position(|byte| !super::http::is_method(*byte)).unwrap_or(line.len());
-    if word == 0 || word > 32 {
+    let word = line.iter().position(|byte| !is_token(*byte)).unwrap_or(line.len());
+    if word == 0 {
         return Some(false);
     }
-    let after = line.get(word)?;
+    // No server takes a method as long as that.
+    let Some(after) = line.get(word) else { return (line.len() >= LONGEST_LINE).then_some(false) };
     if !after.is_ascii_whitespace() {
         return Some(false);
     }
-    let end = line.iter().position(|byte| *byte == b'\n');
-    if end.is_none() && line.len() < LONGEST_LINE {
-        return None;
-    }
-    let Some(end) = end else { return Some(true) };
+    let Some(end) = line.iter().position(|byte| *byte == b'\n') else {
+        return (line.len() >= LONGEST_LINE).then_some(true);
+    };
     let line = line[..end].to_ascii_lowercase();
-    Some(line.windows(6).any(|part| part[0].is_ascii_whitespace() && &part[1..] == b"http/"))
+    let versioned = line.windows(6).any(|part| part[0].is_ascii_whitespace() && &part[1..] == b"http/");
+    // The oldest kind has no version; and what proxies say to servers comes before a request.
+    let target = line[word..].iter().find(|byte| !byte.is_ascii_whitespace());
+    Some(versioned || target == Some(&b'/') || line[..word] == *b"proxy")
+}
+
+/// Whether this is a record of TLS that is no handshake: no server should see one first.
+fn is_other_record(bytes: &[u8]) -> bool {
+    matches!(bytes, [20 | 21 | 23 | 24, 3, ..])
 }
 
 #[cfg(test)]
@@ -94,11 +105,18 @@ mod tests {
             "GET\t/\tHTTP/1.1\r\n",
             "PRI * HTTP/2.0\r\n",
             "X-Y / HTTP/9\n",
+            "G3T / HTTP/1.1\r\n",
+            "M! / HTTP/1.1\r\n",
+            "GET /\r\n",
+            "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n",
         ] {
             assert_eq!(is_http(http.as_bytes()), Some(true), "{http:?}");
         }
         let long = format!("GET /{}", "a".repeat(LONGEST_LINE));
         assert_eq!(is_http(long.as_bytes()), Some(true));
+        assert_eq!(is_http("G".repeat(LONGEST_LINE).as_bytes()), Some(false));
+        let method = format!("{} / HTTP/1.1\r\n", "G".repeat(40));
+        assert_eq!(is_http(method.as_bytes()), Some(true));
         for other in [
             "SSH-2.0-OpenSSH_9.2 Debian\r\n",
             "PING\r\n",

@@ -19,11 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How much is read at a time.
 const AT_ONCE: usize = 64 * 1024;
 
-/// What a method is made of.
-pub(super) fn is_method(byte: u8) -> bool {
-    byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_'
-}
-
 /// The requests of one connection.
 pub(super) struct Requests<'a> {
     connection: &'a Connection,
@@ -75,7 +70,6 @@ impl<'a> Requests<'a> {
         &mut self,
         opening: &mut Opening,
         upstream: &TcpStream,
-        dialled_for: &Allowed,
         address: IpAddr,
     ) -> Result<(), Stop> {
         loop {
@@ -84,20 +78,28 @@ impl<'a> Requests<'a> {
                 None => {
                     let Some(head) = self.head(opening).await? else { break };
                     let allowed = self.judge(&head).await?;
-                    if allowed.rule != dialled_for.rule {
-                        decide::address(&*self.connection.policy()?, &allowed, address)?;
-                    }
+                    decide::address(&*self.connection.policy()?, &allowed, address)?;
                     head
                 }
             };
             if let Some((trip, ..)) = &mut self.current {
                 trip.flow.address = Some(address);
+                trip.begin().await;
             }
             self.forward(&head.write(), upstream).await?;
             self.body(&head, opening, upstream).await?;
             if !head.keep_alive {
                 // Nothing after this would be a request; but the client is not gone.
-                while !receive(&self.connection.client, AT_ONCE).await?.is_empty() {}
+                loop {
+                    let more = receive(&self.connection.client, AT_ONCE).await?.len() as u64;
+                    if more == 0 {
+                        break;
+                    }
+                    let passed = self.connection.served.limits.passed(Way::Out, more).await;
+                    let what = &self.connection.what;
+                    passed.map_err(|reached| Stop::Cut(denied(what.clone(), reached.into())))?;
+                    tokio::task::yield_now().await;
+                }
                 break;
             }
         }
@@ -151,11 +153,11 @@ impl<'a> Requests<'a> {
         trip.flow.request = Some(format!("{} {}", shortened(&head.method), shortened(&head.target)));
         let request =
             Request { host: &head.host, port: head.port, method: &head.method, target: &head.target };
-        let policy = connection.policy()?;
         self.current = Some((trip, self.sent.get(), self.received.get()));
         let what = || format!("{} http://{}{}", shortened(&head.method), head.host, shortened(&head.target));
         connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
-        let allowed = decide::request(&policy, allowed, request)?;
+        // As it is now, after the wait.
+        let allowed = decide::request(&*connection.policy()?, allowed, request)?;
         self.seen.request(head);
         if let Some((trip, ..)) = &mut self.current {
             trip.allowed_by(&allowed);
@@ -182,21 +184,26 @@ impl<'a> Requests<'a> {
                     return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
                 }
             }
-            let piece = reader.take(&opening.bytes).map_err(|bad| {
-                denied(format!("a request on {}: {bad}", self.connection.what), Reason::Malformed)
-            })?;
-            let taken = piece.taken;
-            if chunked {
-                let mut out = Vec::with_capacity(piece.content.len() + 16);
-                write_chunk(piece.content, &mut out);
-                if reader.is_over() {
-                    out.extend(LAST_CHUNK);
+            // All that is there at once: chunks may be of single bytes.
+            let (mut out, mut taken) = (Vec::with_capacity(opening.bytes.len()), 0);
+            while !reader.is_over() && taken < opening.bytes.len() {
+                let piece = reader.take(&opening.bytes[taken..]).map_err(|bad| {
+                    denied(format!("a request on {}: {bad}", self.connection.what), Reason::Malformed)
+                })?;
+                taken += piece.taken;
+                if chunked {
+                    write_chunk(piece.content, &mut out);
+                } else {
+                    out.extend(piece.content);
                 }
-                self.forward(&out, upstream).await?;
-            } else {
-                self.forward(piece.content, upstream).await?;
+            }
+            if chunked && reader.is_over() {
+                out.extend(LAST_CHUNK);
             }
             opening.bytes.drain(..taken);
+            self.forward(&out, upstream).await?;
+            // Others have their turn, however fast it comes.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }

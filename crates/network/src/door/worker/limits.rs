@@ -74,6 +74,12 @@ impl Limits {
         Ok(())
     }
 
+    /// The same for one that does not wait.
+    pub(super) fn try_request(&self) -> bool {
+        let most = u64::from(self.bounds().requests_per_second);
+        self.requests.take(1, most, Duration::ZERO).is_some()
+    }
+
     /// Counts bytes that went through, and waits until more may.
     pub(super) async fn passed(&self, way: Way, bytes: u64) -> Result<(), Reached> {
         let count = if way == Way::Out { &self.sent } else { &self.received };
@@ -196,8 +202,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _inside = runtime.enter();
         assert_eq!(limits.request().now_or_never(), Some(Ok(())));
-        assert_eq!(limits.passed(1000).now_or_never(), Some(Ok(())));
-        assert_eq!(limits.passed(1000).now_or_never(), None, "nothing is left for this second");
+        assert_eq!(limits.passed(Way::Out, 1000).now_or_never(), Some(Ok(())));
+        assert_eq!(limits.passed(Way::Out, 1000).now_or_never(), None, "nothing is left for this second");
     }
 
     #[tokio::test(start_paused = true)]

@@ -38,7 +38,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub fn run(channel: OwnedFd) -> io::Result<()> {
     belljar_jail::rights::confine_worker()?;
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(256).build()?;
     let worked = runtime.block_on(work(channel));
     // Somebody may still wait for a resolver.
     runtime.shutdown_background();
@@ -163,6 +163,7 @@ impl Worker {
     fn tell_moved(&mut self) {
         let mut words = Vec::new();
         for (id, open) in &mut self.sandboxes {
+            words.extend(open.served.tell_turned_away());
             let now = open.served.limits.moved();
             let told = std::mem::replace(&mut open.told, now);
             if now != told {

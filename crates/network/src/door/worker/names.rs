@@ -23,9 +23,10 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Those of before, the oldest first.
-    pub(super) fn restored(given: Vec<(u32, HostName)>) -> Self {
-        let mut names = Self::default();
+    /// Those of before, the oldest first. The next name gets no place before `first`, so that none gets one that another had
+    /// and nobody remembers.
+    pub(super) fn restored(given: Vec<(u32, HostName)>, first: u32) -> Self {
+        let mut names = Self { next: first % ADDRESSES, ..Self::default() };
         for (place, name) in given {
             names.put(place % ADDRESSES, name);
         }
@@ -117,7 +118,7 @@ mod tests {
             .iter()
             .map(|text| (names.address(&name(text)).1.unwrap(), name(text)))
             .collect();
-        let mut again = Names::restored(given);
+        let mut again = Names::restored(given, 0);
         assert_eq!(again.address(&name("b.example")), (Ipv4Addr::new(198, 18, 0, 1), None));
         assert_eq!(again.address(&name("c.example")).0, Ipv4Addr::new(198, 18, 0, 2));
     }

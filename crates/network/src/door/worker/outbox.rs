@@ -37,9 +37,14 @@ impl Outbox {
         let _ = self.words.send(word).await;
     }
 
+    /// A number that no other has.
+    pub(super) fn next_number(&self) -> u64 {
+        self.questions.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Asks which execution has a mark.
     pub(super) async fn whose(&self, sandbox: &SandboxId, mark: u32) -> Option<ExecId> {
-        let serial = self.questions.serial.fetch_add(1, Ordering::Relaxed);
+        let serial = self.next_number();
         let (answer, answered) = oneshot::channel();
         self.asked().insert(serial, answer);
         self.say(Word::Whose { sandbox: sandbox.clone(), mark, serial }).await;

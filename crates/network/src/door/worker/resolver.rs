@@ -1,8 +1,8 @@
 //! The addresses of names, asked of the host's own resolver, only for names that may be known.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use belljar_core::HostName;
@@ -13,8 +13,9 @@ use tokio::time::Instant;
 const KEPT: Duration = Duration::from_secs(30);
 /// How many answers are kept.
 const MOST: usize = 4096;
-/// How many questions are asked at once; each takes a thread.
-const AT_ONCE: usize = 32;
+/// How many questions of one sandbox are asked at once; each takes a thread until it is answered, however long nobody waits any
+/// more.
+pub(super) const AT_ONCE: usize = 4;
 /// How long a question may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Addresses of one name that are looked at.
@@ -29,27 +30,30 @@ pub(super) enum NoAddress {
     NoAnswer,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Resolver {
     known: Mutex<HashMap<HostName, (Instant, Vec<IpAddr>)>>,
-    asking: Semaphore,
-}
-
-impl Default for Resolver {
-    fn default() -> Self {
-        Self { known: Mutex::default(), asking: Semaphore::new(AT_ONCE) }
-    }
 }
 
 impl Resolver {
-    /// The addresses of a name, at least one.
-    pub(super) async fn look_up(&self, name: &HostName) -> Result<Vec<IpAddr>, NoAddress> {
+    /// The addresses of a name, at least one. `places` are the asking sandbox's.
+    pub(super) async fn look_up(
+        &self,
+        name: &HostName,
+        places: &Arc<Semaphore>,
+    ) -> Result<Vec<IpAddr>, NoAddress> {
         if let Some(addresses) = self.kept(name) {
             return Ok(addresses);
         }
         let ask = async {
-            let _place = self.asking.acquire().await;
-            tokio::net::lookup_host((name.as_str(), 0)).await
+            let place = places.clone().acquire_owned().await;
+            let name = name.clone();
+            let asked = tokio::task::spawn_blocking(move || {
+                let answer = (name.as_str(), 0).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+                drop(place);
+                answer
+            });
+            asked.await.map_err(std::io::Error::other)?
         };
         let answer = tokio::time::timeout(PATIENCE, ask).await.map_err(|_| NoAddress::NoAnswer)?;
         let mut addresses: Vec<IpAddr> = answer
@@ -58,6 +62,7 @@ impl Resolver {
                 let passing = error.to_string().contains("Temporary failure");
                 if passing { NoAddress::NoAnswer } else { NoAddress::Unknown }
             })?
+            .into_iter()
             .map(|address| address.ip())
             .take(MOST_ADDRESSES)
             .collect();

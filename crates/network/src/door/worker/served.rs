@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, SandboxId, Verdict};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
 use super::outbox::Outbox;
-use super::resolver::Resolver;
+use super::resolver::{AT_ONCE, NoAddress, Resolver};
 use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
 use crate::policy::{Allowed, Denied, Destination, Reason};
@@ -30,22 +31,27 @@ pub(super) struct Served {
     names: Mutex<Names>,
     marks: Mutex<HashMap<u32, ExecId>>,
     outbox: Outbox,
-    pub(super) resolver: Arc<Resolver>,
+    resolver: Arc<Resolver>,
+    asking: Arc<Semaphore>,
+    /// How many were turned away since that was last told.
+    turned_away: AtomicU64,
 }
 
 impl Served {
     pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>) -> Self {
-        let Opening { sandbox, policy, attributed, moved, names, .. } = opening;
+        let Opening { sandbox, policy, attributed, moved, names, first_place, .. } = opening;
         let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
         Self {
             id: sandbox,
             attributed,
             policy: watch::Sender::new(Some(Arc::new(policy))),
             limits: Arc::new(Limits::new(bounds, moved)),
-            names: Mutex::new(Names::restored(names)),
+            names: Mutex::new(Names::restored(names, first_place)),
             marks: Mutex::default(),
             outbox,
             resolver,
+            asking: Arc::new(Semaphore::new(AT_ONCE)),
+            turned_away: AtomicU64::new(0),
         }
     }
 
@@ -105,6 +111,30 @@ impl Served {
         Ok(Some(exec))
     }
 
+    /// Counts one of many that were turned away, which are told together: nobody is to fill the list with them.
+    pub(super) fn turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What there is to tell of those.
+    pub(super) fn tell_turned_away(self: &Arc<Self>) -> Option<Word> {
+        let count = self.turned_away.swap(0, Ordering::Relaxed);
+        let what = format!("{count} connections or look-ups within a second");
+        let trip = self.trip(None, FlowKind::Tcp, "*".into(), None);
+        let sandbox = self.id.clone();
+        let number = trip.number;
+        (count > 0).then(|| Word::Flow {
+            sandbox,
+            trip: number,
+            flow: Box::new(trip.refused(&denied(what, Reason::TooManyRequests))),
+        })
+    }
+
+    /// The addresses of a name that may be known.
+    pub(super) async fn look_up(&self, name: &HostName) -> Result<Vec<IpAddr>, NoAddress> {
+        self.resolver.look_up(name, &self.asking).await
+    }
+
     pub(super) async fn say(&self, word: Word) {
         self.outbox.say(word).await;
     }
@@ -132,7 +162,8 @@ impl Served {
             received: 0,
             duration_us: 0,
         };
-        Trip { served: self.clone(), flow, began: Instant::now() }
+        let number = self.outbox.next_number();
+        Trip { served: self.clone(), number, flow, began: Instant::now() }
     }
 }
 
@@ -144,6 +175,7 @@ pub(super) struct Unattributed;
 #[derive(Debug)]
 pub(super) struct Trip {
     served: Arc<Served>,
+    number: u64,
     pub(super) flow: Flow,
     began: Instant,
 }
@@ -153,23 +185,42 @@ impl Trip {
         self.flow.rule = allowed.rule.as_ref().map(ToString::to_string);
     }
 
+    /// Says that it begins; to be done before anything goes through.
+    pub(super) async fn begin(&self) {
+        let (sandbox, flow) = (self.served.id.clone(), Box::new(self.flow.clone()));
+        self.served.say(Word::Began { sandbox, trip: self.number, flow }).await;
+    }
+
+    /// Says that it is told in other words.
+    pub(super) async fn told(self) {
+        self.served.say(Word::Told { sandbox: self.served.id.clone(), trip: self.number }).await;
+    }
+
     /// Writes down how it ended.
     pub(super) async fn end(mut self, verdict: Verdict) {
         self.flow.verdict = verdict;
         self.flow.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let served = self.served.clone();
-        served.say(Word::Flow { sandbox: served.id.clone(), flow: Box::new(self.flow) }).await;
+        let (sandbox, flow) = (served.id.clone(), Box::new(self.flow));
+        served.say(Word::Flow { sandbox, trip: self.number, flow }).await;
     }
 
     /// Writes down that it was denied; to be done before whoever asked can know.
-    pub(super) async fn denied(mut self, denied: &Denied) {
+    pub(super) async fn denied(self, denied: &Denied) {
+        let (served, number, began) = (self.served.clone(), self.number, self.began);
+        let flow = self.refused(denied);
+        let verdict = flow.verdict.clone();
+        Trip { served, number, flow, began }.end(verdict).await;
+    }
+
+    fn refused(mut self, denied: &Denied) -> Flow {
         self.flow.rule = denied.rule.as_ref().map(ToString::to_string);
-        self.end(Verdict::Denied {
+        self.flow.verdict = Verdict::Denied {
             reason: denied.reason.as_str().to_owned(),
             what: denied.what.clone(),
             how_to_grant: denied.how_to_grant.clone(),
-        })
-        .await;
+        };
+        self.flow
     }
 
     pub(super) async fn failed(self, error: impl ToString) {
