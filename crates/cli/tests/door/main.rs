@@ -6,8 +6,8 @@
 mod surroundings;
 mod world;
 
-mod attribution;
 mod attacks;
+mod attribution;
 mod command_line;
 mod deaths;
 mod everyday;
