@@ -401,6 +401,9 @@ fn sockets_v6() -> io::Result<Sockets> {
 fn finish(tcp: OwnedFd, dns: OwnedFd) -> io::Result<Sockets> {
     /// Tells the mark with every datagram; libc does not know it yet.
     const SO_RCVMARK: i32 = 75;
+    // Connections have this from whom they were accepted from. Nothing is lost or late on the way, and what others do against
+    // that costs time: a host may have them all paced by timers.
+    sockopt::set_tcp_congestion(&tcp, "reno")?;
     listen(&tcp, BACKLOG)?;
     set(&dns, libc::SOL_SOCKET, SO_RCVMARK)?;
     Ok(Sockets { tcp, dns })

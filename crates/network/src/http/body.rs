@@ -56,6 +56,25 @@ impl BodyReader {
         self.state == State::Over
     }
 
+    /// How much is left of a body whose length was said before: so much can be passed on without being looked at, if
+    /// [`pass_over`](Self::pass_over) is told.
+    pub fn plain(&self) -> Option<u64> {
+        match self.state {
+            State::Length { left } => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Counts content that was passed on without being looked at; it must be [`plain`](Self::plain) and no more than that.
+    pub fn pass_over(&mut self, count: u64) {
+        if let State::Length { left } = &mut self.state {
+            *left = left.saturating_sub(count);
+            if *left == 0 {
+                self.state = State::Over;
+            }
+        }
+    }
+
     /// Takes the first of these bytes, up to the end of one run of content. To be called until the bytes are used up or
     /// the body is over. After an error the reader is done with.
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<Piece<'a>, Bad> {

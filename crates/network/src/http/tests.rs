@@ -316,3 +316,16 @@ fn chunks_are_written_anew() {
     assert_eq!(reader.take(&out[taken..]), Ok(Piece { content: &[], taken: out.len() - taken }));
     assert!(reader.is_over());
 }
+
+#[test]
+fn a_body_of_known_length_can_be_passed_over() {
+    let mut reader = BodyReader::new(Framing::Length(10));
+    assert_eq!(reader.plain(), Some(10));
+    assert_eq!(reader.take(b"abc").unwrap().taken, 3);
+    reader.pass_over(6);
+    assert_eq!((reader.plain(), reader.is_over()), (Some(1), false));
+    reader.pass_over(1);
+    assert_eq!((reader.plain(), reader.is_over()), (None, true));
+    assert_eq!(reader.take(b"GET").unwrap().taken, 0, "the next request");
+    assert_eq!(BodyReader::new(Framing::Chunked).plain(), None);
+}

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
 use super::limits::{Place, Reached, Way};
-use super::relay::{Broken, Tally, pass, send};
+use super::relay::{Broken, Pieces, Tally, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
 use crate::client_hello::ClientHello;
@@ -33,6 +33,8 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const LANGUAGE: Duration = Duration::from_millis(500);
 /// How long it may take to hear the refusal.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// A connection through which as much has come may have more room.
+const MUCH: u64 = 1 << 20;
 /// How many addresses of a host are tried.
 const MOST_DIALS: usize = 4;
 
@@ -296,11 +298,20 @@ impl Connection {
             let broken = |broken| Stop::from_broken(broken, &self.what);
             limits.passed(Way::Out, first.len() as u64).await.map_err(|reached| broken(reached.into()))?;
             drop(first);
-            pass(&self.client, &upstream, sent, (limits, Way::Out)).await.map_err(broken)
+            let mut pieces = Pieces::new(&self.client, &upstream);
+            pieces.pass(u64::MAX, sent, (limits, Way::Out)).await.map(drop).map_err(broken)
         };
+        let mut wide = None;
         let down = async {
-            let broken = |broken| Stop::from_broken(broken, &self.what);
-            pass(&upstream, &self.client, received, (limits, Way::In)).await.map_err(broken)
+            let passed = async {
+                let mut pieces = Pieces::new(&upstream, &self.client);
+                if !pieces.pass(MUCH, received, (limits, Way::In)).await? {
+                    wide = limits.widen(&self.client);
+                    pieces.pass(u64::MAX, received, (limits, Way::In)).await?;
+                }
+                Ok(())
+            };
+            passed.await.map_err(|broken| Stop::from_broken(broken, &self.what))
         };
         let (mut up, mut down) = (pin!(up), pin!(down));
         let (mut sending, mut receiving, mut moved) = (true, true, 0);

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::connection::{Connection, Seen, Stop};
 use super::first::Opening;
 use super::limits::Way;
-use super::relay::{Tally, receive, send};
+use super::relay::{Pieces, Tally, receive, send};
 use super::served::{Trip, denied};
 use crate::http::{BodyReader, Framing, Head, HeadReader, LAST_CHUNK, Progress, write_chunk};
 use crate::policy::{Allowed, Denied, Reason, Request, decide, shortened};
@@ -167,9 +167,14 @@ impl<'a> Requests<'a> {
 
     async fn forward(&self, bytes: &[u8], upstream: &TcpStream) -> Result<(), Stop> {
         send(upstream, bytes).await?;
-        self.sent.add(bytes.len() as u64);
+        self.passed(bytes.len() as u64).await
+    }
+
+    /// Counts what was sent.
+    async fn passed(&self, bytes: u64) -> Result<(), Stop> {
+        self.sent.add(bytes);
         let connection = self.connection;
-        let passed = connection.served.limits.passed(Way::Out, bytes.len() as u64).await;
+        let passed = connection.served.limits.passed(Way::Out, bytes).await;
         passed.map_err(|reached| Stop::Cut(denied(connection.what.clone(), reached.into())))
     }
 
@@ -177,7 +182,19 @@ impl<'a> Requests<'a> {
     async fn body(&self, head: &Head, opening: &mut Opening, upstream: &TcpStream) -> Result<(), Stop> {
         let mut reader = BodyReader::new(head.framing);
         let chunked = head.framing == Framing::Chunked;
+        let mut pieces = Pieces::new(&self.connection.client, upstream);
         while !reader.is_over() {
+            if opening.bytes.is_empty()
+                && let Some(left) = reader.plain()
+            {
+                let bytes = pieces.pass_on(left).await?;
+                if bytes == 0 {
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                }
+                reader.pass_over(bytes);
+                self.passed(bytes).await?;
+                continue;
+            }
             if opening.bytes.is_empty() {
                 opening.bytes = receive(&self.connection.client, AT_ONCE).await?;
                 if opening.bytes.is_empty() {

@@ -5,12 +5,15 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::Shutdown;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::limits::{Limits, Reached, Way};
 
 /// How much is read at once. One buffer serves all, for each is written out before another is read.
 const AT_ONCE: usize = 256 * 1024;
+/// As little is read where the other side takes no more.
+const LEAST: usize = 64 * 1024;
 /// After so many pieces others have their turn.
 const TURN: u32 = 8;
 
@@ -51,31 +54,61 @@ impl From<Reached> for Broken {
     }
 }
 
-/// Passes on what comes until it ends, and then says so on the other side.
-pub(super) async fn pass(
-    from: &TcpStream,
-    to: &TcpStream,
-    tally: &Tally,
-    (limits, way): (&Limits, Way),
-) -> Result<(), Broken> {
-    let mut pieces = 0;
-    loop {
-        from.readable().await?;
-        let Some((count, rest)) = BUFFER.with_borrow_mut(|buffer| step(from, to, buffer))? else { continue };
-        if count == 0 {
-            break;
-        }
-        send(to, &rest).await?;
-        tally.add(count as u64);
-        limits.passed(way, count as u64).await?;
-        pieces += 1;
-        if pieces % TURN == 0 {
-            tokio::task::yield_now().await;
-        }
+/// One way between two connections, piece by piece.
+#[derive(Debug)]
+pub(super) struct Pieces<'a> {
+    from: &'a TcpStream,
+    to: &'a TcpStream,
+    /// How much is read next. What the other side does not take at once has to be kept apart, so there should be little of it.
+    size: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(from: &'a TcpStream, to: &'a TcpStream) -> Self {
+        Self { from, to, size: AT_ONCE }
     }
-    // The other side may be gone already, which is as good.
-    let _ = rustix::net::shutdown(to, Shutdown::Write);
-    Ok(())
+
+    /// Passes on what comes until it ends, and then says so on the other side; or until there was so much. Says whether it
+    /// has ended.
+    pub(super) async fn pass(
+        &mut self,
+        most: u64,
+        tally: &Tally,
+        (limits, way): (&Limits, Way),
+    ) -> Result<bool, Broken> {
+        let (mut passed, mut count) = (0, 0);
+        while passed < most {
+            let bytes = self.pass_on(most - passed).await?;
+            if bytes == 0 {
+                // The other side may be gone already, which is as good.
+                let _ = rustix::net::shutdown(self.to, Shutdown::Write);
+                return Ok(true);
+            }
+            tally.add(bytes);
+            limits.passed(way, bytes).await?;
+            passed += bytes;
+            count += 1;
+            if count % TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Passes on what there is next, at most so much. Says how much it was: nothing at the end.
+    pub(super) async fn pass_on(&mut self, most: u64) -> io::Result<u64> {
+        let (count, rest) = loop {
+            self.from.readable().await?;
+            let size = self.size.min(usize::try_from(most).unwrap_or(usize::MAX));
+            let step = BUFFER.with_borrow_mut(|buffer| step(self.from, self.to, &mut buffer[..size]));
+            if let Some(step) = step? {
+                break step;
+            }
+        };
+        self.size = if rest.is_empty() { self.size * 2 } else { count - rest.len() }.clamp(LEAST, AT_ONCE);
+        send(self.to, &rest).await?;
+        Ok(count as u64)
+    }
 }
 
 /// Reads once and writes what can be written at once: how much there was, and what is left of it. Nothing if there was nothing.
@@ -85,23 +118,31 @@ fn step(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<Optio
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(error) => return Err(error),
     };
-    let written = match to.try_write(&buffer[..count]) {
-        Ok(written) => written,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-        Err(error) => return Err(error),
-    };
+    let written = write(to, &buffer[..count])?;
     Ok(Some((count, buffer[written..count].to_vec())))
+}
+
+/// Writes what can be written at once.
+fn write(to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    match to.try_write(bytes) {
+        Ok(written) => {
+            if written < bytes.len() {
+                // There is no more room; the kernel will say when there is enough that it is worth a call.
+                let full = || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into());
+                let _ = to.try_io(Interest::WRITABLE, full);
+            }
+            Ok(written)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes all of it.
 pub(super) async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         to.writable().await?;
-        match to.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+        bytes = &bytes[write(to, bytes)?..];
     }
     Ok(())
 }
@@ -118,5 +159,82 @@ pub(super) async fn receive(from: &TcpStream, most: usize) -> io::Result<Vec<u8>
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             read => return read,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_core::{ByteSize, Moved, NetLimits};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connect = TcpStream::connect(listener.local_addr().unwrap());
+        let (connected, accepted) = tokio::join!(connect, listener.accept());
+        (connected.unwrap(), accepted.unwrap().0)
+    }
+
+    fn limits() -> Limits {
+        let bounds = NetLimits {
+            bytes_per_second: ByteSize(1 << 40),
+            total_bytes: ByteSize(1 << 60),
+            ..NetLimits::default()
+        };
+        Limits::new(bounds, Moved::default())
+    }
+
+    /// Bytes whose order can be seen.
+    fn content(length: usize) -> Vec<u8> {
+        (0..length as u64).map(|number| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+    }
+
+    /// The reader begins when the writer cannot go on, and takes odd amounts, so that every write falls short.
+    #[tokio::test]
+    async fn everything_arrives_in_order_at_one_who_takes_little() {
+        let content = content(9_000_001);
+        let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+        rustix::net::sockopt::set_socket_send_buffer_size(&to, 4096).unwrap();
+        let tally = Tally::default();
+        let limits = limits();
+        let write = async {
+            near.write_all(&content).await.unwrap();
+            near.shutdown().await.unwrap();
+        };
+        let read = async {
+            let mut all = Vec::new();
+            let mut some = [0; 1999];
+            loop {
+                match far.read(&mut some).await.unwrap() {
+                    0 => return all,
+                    count => all.extend_from_slice(&some[..count]),
+                }
+            }
+        };
+        let passed = async {
+            let mut pieces = Pieces::new(&from, &to);
+            assert!(!pieces.pass(1_000_003, &tally, (&limits, Way::In)).await.unwrap());
+            assert_eq!(tally.get(), 1_000_003);
+            assert!(pieces.pass(u64::MAX, &tally, (&limits, Way::In)).await.unwrap());
+        };
+        let ((), (), arrived) = tokio::join!(write, passed, read);
+        assert!(arrived == content, "{} of {} bytes arrived", arrived.len(), content.len());
+        assert_eq!((tally.get(), limits.moved().received), (9_000_001, 9_000_001));
+    }
+
+    #[tokio::test]
+    async fn no_more_is_passed_on_than_was_asked_for() {
+        let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+        near.write_all(b"bodynext").await.unwrap();
+        near.shutdown().await.unwrap();
+        let mut pieces = Pieces::new(&from, &to);
+        assert_eq!(pieces.pass_on(4).await.unwrap(), 4);
+        let mut arrived = [0; 4];
+        far.read_exact(&mut arrived).await.unwrap();
+        assert_eq!(&arrived, b"body");
+        assert_eq!(receive(&from, 64).await.unwrap(), b"next");
+        assert_eq!(pieces.pass_on(4).await.unwrap(), 0, "the end");
     }
 }
