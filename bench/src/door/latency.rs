@@ -1,7 +1,7 @@
 //! What the door adds to a small request: on a connection of its own, and on one that is kept.
 
 use super::TURNS;
-use super::world::{Way, World};
+use super::world::{Inside, Way, World};
 use crate::args::Args;
 use crate::error::Result;
 use crate::print;
@@ -52,7 +52,7 @@ pub(super) async fn measure(args: &Args, world: &World, report: &mut Report) -> 
         }
     }
     eprintln!();
-    inside.sandbox.cleanup().await?;
+    Inside::remove_all(inside).await?;
     for ((kind, words), found) in KINDS.into_iter().zip(&found) {
         let table = tell(report, kind, words, found);
         report.tables.push(table);

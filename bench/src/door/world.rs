@@ -3,11 +3,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use belljar_core::{ByteSize, ExecRequest, Limits, NetLimits, NetworkPolicy, Rules, Sandbox, SandboxId};
+use async_trait::async_trait;
+use belljar_core::{
+    ByteSize, Denial, Door, Error, ErrorCode, ExecId, ExecRequest, Limits, NetLimits, NetworkPolicy, Rules,
+    Sandbox, SandboxId,
+};
+use belljar_jail::doorway;
 use belljar_network::door::{Client, LOG_FILE};
 
 use crate::bell::{self, Bell, beside};
@@ -24,17 +29,20 @@ const PORT: u16 = 80;
 pub(super) enum Way {
     Direct,
     Proxy,
+    /// The client is in a sandbox, and the proxy is where the door would be.
+    StandIn,
     Door,
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 3] = [Self::Direct, Self::Proxy, Self::Door];
+    pub(super) const ALL: [Self; 4] = [Self::Direct, Self::Proxy, Self::StandIn, Self::Door];
 
     /// Its name in keys.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Proxy => "proxy",
+            Self::StandIn => "stand_in",
             Self::Door => "door",
         }
     }
@@ -44,6 +52,7 @@ impl Way {
         match self {
             Self::Direct => "direct",
             Self::Proxy => "minimal copy proxy",
+            Self::StandIn => "sandbox, proxy for door",
             Self::Door => "sandbox and door",
         }
     }
@@ -52,6 +61,7 @@ impl Way {
 /// This network, and what was started in it.
 pub(super) struct World {
     pub(super) bell: Bell,
+    stand_in: Bell,
     doors: Doors,
     _server: Program,
     _proxy: Program,
@@ -70,14 +80,19 @@ impl World {
             do_it("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"])?;
         }
         let (server, proxy) = (format!("{}:{PORT}", SERVER.0), format!("{}:{PORT}", PROXY.0));
-        let server_program = Program::start(&["serve", &server])?;
-        let proxy_program = Program::start(&["proxy", &proxy, &server])?;
+        let server_program = Program::start(&["serve", &server], Stdio::null())?;
+        let proxy_program = Program::start(&["proxy", &proxy, &server], Stdio::null())?;
         let doors = Doors::default();
         let bell = Bell::open_with(scratch, |home| {
             let (program, at, doors) = (beside("belljar")?, home.to_owned(), doors.clone());
             Ok(Arc::new(Client::new(home, Box::new(move || doors.open(&program, &at)))))
         })?;
-        Ok(Self { bell, doors, _server: server_program, _proxy: proxy_program })
+        let place = scratch.join("stand-in");
+        fs::create_dir(&place).map_err(at(&place))?;
+        let stand_in = Bell::open_with(&place, |home| {
+            Ok(Arc::new(StandIn { sandboxes: home.join("sandboxes"), server, proxies: Mutex::default() }))
+        })?;
+        Ok(Self { bell, stand_in, doors, _server: server_program, _proxy: proxy_program })
     }
 
     /// A sandbox that may reach the server, without a bound that could be felt.
@@ -85,11 +100,23 @@ impl World {
         self.bell.create_granted(Limits::default(), policy()?).await
     }
 
-    /// Runs the client, inside for the door and outside for all else; answers with the numbers that it says.
-    pub(super) async fn run_client(&self, way: Way, inside: &Inside, words: &[&str]) -> Result<Vec<f64>> {
-        let host = format!("{}:{PORT}", if way == Way::Proxy { PROXY.1 } else { SERVER.1 });
+    /// Runs the client where it belongs; answers with the numbers that it says.
+    pub(super) async fn run_client(
+        &self,
+        way: Way,
+        inside: &[Inside; 2],
+        words: &[&str],
+    ) -> Result<Vec<f64>> {
+        let (host, inside) = match way {
+            Way::Direct => (SERVER.1, None),
+            Way::Proxy => (PROXY.1, None),
+            // There is nobody who answers questions about names.
+            Way::StandIn => (SERVER.0, Some(&inside[0])),
+            Way::Door => (SERVER.1, Some(&inside[1])),
+        };
+        let host = format!("{host}:{PORT}");
         let words = words.iter().copied().chain([&*host]);
-        let said = if way == Way::Door {
+        let said = if let Some(inside) = inside {
             let request = ExecRequest::argv([inside.program].into_iter().chain(words));
             bell::run(&*inside.sandbox, request).await?.stdout.to_bytes()
         } else {
@@ -110,11 +137,9 @@ impl World {
         })
     }
 
-    /// A sandbox with the client in it.
-    pub(super) async fn inside(&self) -> Result<Inside> {
-        let sandbox = self.create().await?;
-        let program = self.bell.bring_work(&*sandbox).await?;
-        Ok(Inside { sandbox, program })
+    /// Sandboxes with the client in them: one with a proxy in the door's place, and one with the door.
+    pub(super) async fn inside(&self) -> Result<[Inside; 2]> {
+        Ok([Inside::new(&self.stand_in).await?, Inside::new(&self.bell).await?])
     }
 
     /// The process that keeps the door.
@@ -126,12 +151,12 @@ impl World {
 
     /// Sees that nothing is left.
     pub(super) fn leave(self) -> Result<()> {
-        let sandboxes = self.bell.home().join("sandboxes");
-        let left: Vec<SandboxId> = fs::read_dir(&sandboxes)
-            .map_err(at(&sandboxes))?
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
+        let mut left: Vec<SandboxId> = Vec::new();
+        for bell in [&self.bell, &self.stand_in] {
+            let sandboxes = bell.home().join("sandboxes");
+            let entries = fs::read_dir(&sandboxes).map_err(at(&sandboxes))?.flatten();
+            left.extend(entries.filter_map(|entry| entry.file_name().to_str()?.parse::<SandboxId>().ok()));
+        }
         if left.is_empty() {
             Ok(())
         } else {
@@ -142,8 +167,48 @@ impl World {
 
 /// A sandbox and the path of the client in it.
 pub(super) struct Inside {
-    pub(super) sandbox: Arc<dyn Sandbox>,
+    sandbox: Arc<dyn Sandbox>,
     program: &'static str,
+}
+
+impl Inside {
+    async fn new(bell: &Bell) -> Result<Self> {
+        let sandbox = bell.create_granted(Limits::default(), policy()?).await?;
+        let program = bell.bring_work(&*sandbox).await?;
+        Ok(Self { sandbox, program })
+    }
+
+    pub(super) async fn remove_all(all: [Self; 2]) -> Result<()> {
+        for inside in all {
+            inside.sandbox.cleanup().await?;
+        }
+        Ok(())
+    }
+}
+
+/// The minimal proxy in the door's place: it lets everything through, to the server.
+#[derive(Debug)]
+struct StandIn {
+    sandboxes: PathBuf,
+    server: String,
+    proxies: Mutex<Vec<Program>>,
+}
+
+#[async_trait]
+impl Door for StandIn {
+    async fn see_to(&self, sandbox: &SandboxId) -> belljar_core::Result<()> {
+        let wrong = |error: &dyn std::fmt::Display| Error::new(ErrorCode::Internal, error.to_string());
+        let doorway =
+            doorway::fetch(&self.sandboxes.join(sandbox.as_str())).map_err(|error| wrong(&error))?;
+        let proxy = Program::start(&["proxy", "-", &self.server], doorway.v4.tcp.into());
+        let proxy = proxy.map_err(|error| wrong(&error))?;
+        self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push(proxy);
+        Ok(())
+    }
+
+    async fn denials(&self, _: &SandboxId, _: ExecId) -> belljar_core::Result<Vec<Denial>> {
+        Ok(Vec::new())
+    }
 }
 
 /// What the sandboxes of the bench may reach: the server, as much and as often as they can.
@@ -158,9 +223,10 @@ pub(super) fn policy() -> Result<NetworkPolicy> {
     Ok(NetworkPolicy::Allowlist(Rules { allow: vec![rule], limits, ..Rules::default() }))
 }
 
-/// A line of shell that holds a connection to the server, and says so.
+/// A line of shell that holds a connection to the server, and says so once something has come through it.
 pub(super) fn hold() -> String {
-    format!("exec 3<>/dev/tcp/{}/{PORT} && echo held && read -r -u 3", SERVER.1)
+    let ask = "echo down 5 >&3 && read -r -N 5 -u 3";
+    format!("exec 3<>/dev/tcp/{}/{PORT} && {ask} && echo held && read -r -u 3", SERVER.1)
 }
 
 /// The doors that were opened. The last one is open.
@@ -179,14 +245,15 @@ impl Doors {
 }
 
 /// A program that is gone with this value.
+#[derive(Debug)]
 struct Program(Child);
 
 impl Program {
     /// Starts the server or the proxy, and waits until it is ready.
-    fn start(words: &[&str]) -> Result<Self> {
+    fn start(words: &[&str], input: Stdio) -> Result<Self> {
         let wrong = |source| BenchError::Start { program: "belljar-peer".into(), source };
         let mut command = Command::new(beside("belljar-peer")?);
-        let child = command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = command.args(words).stdin(input).stdout(Stdio::piped()).spawn();
         let mut program = Self(child.map_err(wrong)?);
         let mut said = String::new();
         if let Some(output) = program.0.stdout.take() {

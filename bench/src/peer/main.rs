@@ -11,7 +11,8 @@ const HELP: &str = "\
 The server and the proxy of the bench. Each says `ready` once it can be reached, and ends when it is killed.
 
 Usage: belljar-peer serve ADDRESS           answer `GET /BYTES` and `PUT /` of HTTP/1.1, and `down BYTES` and `up BYTES`
-       belljar-peer proxy ADDRESS SERVER    pass on every connection to a server as it is
+       belljar-peer proxy ADDRESS SERVER    pass on every connection to a server as it is; with the address `-`,
+                                           those to the socket at standard input
 ";
 
 fn main() -> ExitCode {

@@ -1,6 +1,7 @@
 //! A proxy that only copies: it looks at nothing, counts nothing, remembers nothing. Like the door's worker it is one thread.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
@@ -11,7 +12,10 @@ const PIECE: usize = 256 * 1024;
 pub(crate) fn run(address: &str, server: &str) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(address).await?;
+        let listener = match address {
+            "-" => adopt()?,
+            address => TcpListener::bind(address).await?,
+        };
         println!("ready");
         loop {
             let (client, _) = listener.accept().await?;
@@ -23,6 +27,13 @@ pub(crate) fn run(address: &str, server: &str) -> io::Result<()> {
             });
         }
     })
+}
+
+/// The socket that listens at standard input.
+fn adopt() -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 async fn pass(mut client: TcpStream, server: &str) -> io::Result<()> {

@@ -233,14 +233,26 @@ impl Provider for Jail {
         let template = template_of(&spec, &self.home.templates()).await?;
         let network = self.network(&id, &spec.network);
         let granted = network.as_ref().filter(|network| network.is_granted);
-        if let Some(network) = granted {
-            network.write(template.expand(&spec.network)?).await?;
-        }
-        self.launch(&mut launcher, &self.plan(&id, &spec, template)).await?;
+        let policy = template.expand(&spec.network)?;
+        let plan = self.plan(&id, &spec, template);
+        // The door reads it when it is asked to see to the sandbox, and nobody before that.
+        let write = async {
+            match granted {
+                Some(network) => network.write(policy).await,
+                None => Ok(()),
+            }
+        };
+        let (launched, written) = tokio::join!(self.launch(&mut launcher, &plan), write);
+        launched?;
         // Nothing runs inside before there is somebody at the door; and if nobody comes, nothing will.
-        if let Some(network) = granted
-            && let Err(error) = network.see_to().await
-        {
+        let seen_to = async {
+            written?;
+            match granted {
+                Some(network) => network.see_to().await,
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = seen_to.await {
             let tie = Tie::new(launcher, held);
             let _ = Jailed::new(id.clone(), self.way(&id), Some(tie), None).cleanup().await;
             return Err(error);
