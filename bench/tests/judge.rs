@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails has to fail loudly")]
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 
 const SPECIFICATION: &str = "\
 | promise | key | bound | tolerance |
@@ -82,4 +83,52 @@ fn the_load_times_itself() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
     assert!(work(&["--help"]).status.success());
     assert_eq!(work(&["bomb", "host", "1"]).status.code(), Some(2));
+}
+
+/// The server or the proxy, until it is dropped.
+struct Peer(Child);
+
+impl Peer {
+    fn start(words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar-peer"));
+        let mut peer = Self(command.args(words).stdout(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(peer.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n", "{words:?}");
+        peer
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// An address of this machine that nobody else uses.
+fn free(host: &str) -> String {
+    std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn the_client_reaches_the_server_with_the_proxy_and_without() {
+    let (server, proxy) = (free("127.77.0.1"), free("127.77.0.2"));
+    let work = |words: &[&str], to: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_belljar-work")).args(words).arg(to).output().unwrap();
+        let times: Vec<u64> =
+            String::from_utf8_lossy(&output.stdout).lines().map(|line| line.parse().unwrap()).collect();
+        output.status.success().then_some(times)
+    };
+    assert_eq!(work(&["ask", "fresh", "1"], &server), None, "nobody is there yet");
+    let _server = Peer::start(&["serve", &server]);
+    let _proxy = Peer::start(&["proxy", &proxy, &server]);
+    for to in [&*server, &*proxy] {
+        for how in ["fresh", "kept"] {
+            assert_eq!(work(&["ask", how, "7"], to).unwrap().len(), 7, "{how} {to}");
+        }
+        for (way, form) in [("down", "raw"), ("down", "http"), ("up", "raw"), ("up", "http")] {
+            assert_eq!(work(&["move", way, form, "3000001"], to).unwrap().len(), 1, "{way} {form} {to}");
+        }
+    }
 }

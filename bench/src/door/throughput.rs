@@ -21,7 +21,7 @@ const RATIOS: [&str; 4] = ["over_stand_in", "over_proxy", "best_over_stand_in", 
 
 pub(super) async fn measure(args: &Args, world: &World, report: &mut Report) -> Result<()> {
     let bytes: u64 = if args.quick { 256 << 20 } else { 1 << 30 };
-    let turns = args.rounds_or(TURNS, TURNS);
+    let turns = args.rounds_or(2 * TURNS + 1, TURNS);
     let inside = world.inside().await?;
     let mut found = KINDS.map(|_| Way::ALL.map(|_| Samples::default()));
     for turn in 0..turns {

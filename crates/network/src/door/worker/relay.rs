@@ -61,11 +61,12 @@ pub(super) struct Pieces<'a> {
     to: &'a TcpStream,
     /// How much is read next. What the other side does not take at once has to be kept apart, so there should be little of it.
     size: usize,
+    count: u32,
 }
 
 impl<'a> Pieces<'a> {
     pub(super) fn new(from: &'a TcpStream, to: &'a TcpStream) -> Self {
-        Self { from, to, size: AT_ONCE }
+        Self { from, to, size: AT_ONCE, count: 0 }
     }
 
     /// Passes on what comes until it ends, and then says so on the other side; or until there was so much. Says whether it
@@ -76,7 +77,7 @@ impl<'a> Pieces<'a> {
         tally: &Tally,
         (limits, way): (&Limits, Way),
     ) -> Result<bool, Broken> {
-        let (mut passed, mut count) = (0, 0);
+        let mut passed = 0;
         while passed < most {
             let bytes = self.pass_on(most - passed).await?;
             if bytes == 0 {
@@ -87,16 +88,16 @@ impl<'a> Pieces<'a> {
             tally.add(bytes);
             limits.passed(way, bytes).await?;
             passed += bytes;
-            count += 1;
-            if count % TURN == 0 {
-                tokio::task::yield_now().await;
-            }
         }
         Ok(false)
     }
 
     /// Passes on what there is next, at most so much. Says how much it was: nothing at the end.
     pub(super) async fn pass_on(&mut self, most: u64) -> io::Result<u64> {
+        self.count = self.count.wrapping_add(1);
+        if self.count.is_multiple_of(TURN) {
+            tokio::task::yield_now().await;
+        }
         let (count, rest) = loop {
             self.from.readable().await?;
             let size = self.size.min(usize::try_from(most).unwrap_or(usize::MAX));
