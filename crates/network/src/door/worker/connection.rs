@@ -33,8 +33,6 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const LANGUAGE: Duration = Duration::from_millis(500);
 /// How long it may take to hear the refusal.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A connection through which as much has come may have more room.
-const MUCH: u64 = 1 << 20;
 /// How many addresses of a host are tried.
 const MOST_DIALS: usize = 4;
 
@@ -298,20 +296,11 @@ impl Connection {
             let broken = |broken| Stop::from_broken(broken, &self.what);
             limits.passed(Way::Out, first.len() as u64).await.map_err(|reached| broken(reached.into()))?;
             drop(first);
-            let mut pieces = Pieces::new(&self.client, &upstream);
-            pieces.pass(u64::MAX, sent, (limits, Way::Out)).await.map(drop).map_err(broken)
+            Pieces::new(&self.client, &upstream).pass(sent, (limits, Way::Out)).await.map_err(broken)
         };
-        let mut wide = None;
         let down = async {
-            let passed = async {
-                let mut pieces = Pieces::new(&upstream, &self.client);
-                if !pieces.pass(MUCH, received, (limits, Way::In)).await? {
-                    wide = limits.widen(&self.client);
-                    pieces.pass(u64::MAX, received, (limits, Way::In)).await?;
-                }
-                Ok(())
-            };
-            passed.await.map_err(|broken| Stop::from_broken(broken, &self.what))
+            let broken = |broken| Stop::from_broken(broken, &self.what);
+            Pieces::new(&upstream, &self.client).pass(received, (limits, Way::In)).await.map_err(broken)
         };
         let (mut up, mut down) = (pin!(up), pin!(down));
         let (mut sending, mut receiving, mut moved) = (true, true, 0);

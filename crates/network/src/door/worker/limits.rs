@@ -1,29 +1,20 @@
 //! How much of the network a sandbox may use: places, and buckets that fill again with time.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use belljar_core::{Moved, NetLimits};
-use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::time::Instant;
 
 /// How long somebody waits for a bucket to have enough.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Connections of one sandbox that may have more room at a time.
-const WIDE: u32 = 8;
-/// The room for what such a connection has not taken yet; the kernel counts its own part as well. The buffers of a sandbox's own
-/// network are small, and with as much as it may not take, the worker would have to see to it for every few packets.
-const ROOM: usize = 208 << 10;
 
 /// The limits of one sandbox, and how far they are used up.
 #[derive(Debug)]
 pub(super) struct Limits {
     bounds: Mutex<NetLimits>,
     open: AtomicU32,
-    wide: Arc<AtomicU32>,
     requests: Bucket,
     bytes: Bucket,
     sent: AtomicU64,
@@ -50,7 +41,6 @@ impl Limits {
         Self {
             bounds: Mutex::new(bounds),
             open: AtomicU32::new(0),
-            wide: Arc::default(),
             requests: Bucket::default(),
             bytes: Bucket::default(),
             sent: AtomicU64::new(moved.sent),
@@ -74,16 +64,6 @@ impl Limits {
             Ok(_) => Ok(Place(self.clone())),
             Err(_) => Err(Reached::Connections),
         }
-    }
-
-    /// Gives a connection to the sandbox more room for what it has not taken yet, if few have that. To be kept with the
-    /// connection.
-    pub(super) fn widen(&self, client: impl AsFd) -> Option<Wide> {
-        let free = |wide: u32| (wide < WIDE).then(|| wide + 1);
-        self.wide.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
-        let wide = Wide(self.wide.clone());
-        set_socket_send_buffer_size(client, ROOM).ok()?;
-        Some(wide)
     }
 
     /// Waits until one more request may be made.
@@ -137,16 +117,6 @@ pub(super) struct Place(Arc<Limits>);
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// More room that is taken.
-#[derive(Debug)]
-pub(super) struct Wide(Arc<AtomicU32>);
-
-impl Drop for Wide {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -224,21 +194,6 @@ mod tests {
         let began = Instant::now();
         limits.passed(Way::Out, 11_000).await.unwrap();
         assert!(began.elapsed() >= Duration::from_millis(9990), "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn few_have_more_room() {
-        let limits = limits(1, 1, 1, 1);
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let room = || rustix::net::sockopt::socket_send_buffer_size(&socket).unwrap();
-        set_socket_send_buffer_size(&socket, 4096).unwrap();
-        let before = room();
-        let mut wide: Vec<_> = (0..WIDE).map(|_| limits.widen(&socket).unwrap()).collect();
-        assert!(room() > before, "{} and {before}", room());
-        set_socket_send_buffer_size(&socket, 4096).unwrap();
-        assert!(limits.widen(&socket).is_none() && room() == before);
-        wide.pop();
-        assert!(limits.widen(&socket).is_some());
     }
 
     #[test]
