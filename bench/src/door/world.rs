@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteSize, Denial, Door, Error, ErrorCode, ExecId, ExecRequest, Limits, NetLimits, NetworkPolicy, Rules,
-    Sandbox, SandboxId,
+    ByteSize, Denial, Door, Error, ErrorCode, ExecId, ExecRequest, Limits, NetLimits, NetworkPolicy, Rule,
+    Rules, Sandbox, SandboxId,
 };
 use belljar_jail::doorway;
 use belljar_network::door::{Client, LOG_FILE};
@@ -211,16 +211,19 @@ impl Door for StandIn {
     }
 }
 
-/// What the sandboxes of the bench may reach: the server, as much and as often as they can.
+/// What the sandboxes of the bench may reach: the server, as much and as often as they can. Its address is the machine's own,
+/// which takes a rule about it.
 pub(super) fn policy() -> Result<NetworkPolicy> {
-    let rule = SERVER.1.parse().map_err(|error| BenchError::Invalid(format!("{}: {error}", SERVER.1)))?;
+    let rule =
+        |text: String| text.parse::<Rule>().map_err(|error| BenchError::Invalid(format!("{text}: {error}")));
+    let allow = vec![rule(SERVER.1.into())?, rule(format!("{}:{PORT}", SERVER.0))?];
     let limits = NetLimits {
         connections: 1024,
         requests_per_second: 1_000_000,
         bytes_per_second: ByteSize(1 << 40),
         total_bytes: ByteSize(1 << 60),
     };
-    Ok(NetworkPolicy::Allowlist(Rules { allow: vec![rule], limits, ..Rules::default() }))
+    Ok(NetworkPolicy::Allowlist(Rules { allow, limits, ..Rules::default() }))
 }
 
 /// A line of shell that holds a connection to the server, and says so once something has come through it.

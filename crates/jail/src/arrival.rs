@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use crate::netlink::Messages;
+
 /// A datagram as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -34,6 +36,43 @@ pub fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
         )
     };
     if got == 0 { Ok(mark) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether what is sent to this address stays on the host.
+pub fn leads_here(ip: IpAddr) -> io::Result<bool> {
+    /// Where the kind of a route stands in the message that says it, and the one kind that leads elsewhere.
+    const KIND: usize = 7;
+    const UNICAST: u8 = 1;
+    let mut messages = Messages::default();
+    let (family, address) = match ip {
+        IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (libc::AF_INET6, ip.octets().to_vec()),
+    };
+    let header = [family as u8, (address.len() * 8) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    messages.add(libc::RTM_GETROUTE, 0, &header, |attributes| {
+        attributes.put(libc::RTA_DST, &address);
+    });
+    let route = messages.ask(None)?;
+    let kind = route.get(KIND).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(*kind != UNICAST)
+}
+
+/// Has the kernel choose again how much it keeps for a connection, after it was told a size.
+pub fn unlock_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// Which sizes hold; libc does not know it yet.
+    const SO_BUF_LOCK: i32 = 72;
+    let none: i32 = 0;
+    // SAFETY: the kernel reads a number of the length that is given.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_BUF_LOCK,
+            (&raw const none).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Room for what the kernel tells of a datagram, aligned as it wants it.

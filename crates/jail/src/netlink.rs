@@ -60,6 +60,12 @@ impl Messages {
 
     /// Sends them all, and waits for the kernel's word on the one that asked for it, or on the first that went wrong.
     pub(crate) fn send(&self, protocol: Option<Protocol>) -> io::Result<()> {
+        self.ask(protocol).map(drop)
+    }
+
+    /// Sends them all, and waits for the first answer: what comes after its header, and nothing where it says only that all
+    /// went well.
+    pub(crate) fn ask(&self, protocol: Option<Protocol>) -> io::Result<Vec<u8>> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         sendto(&socket, &self.bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         hear(&socket)
@@ -71,7 +77,7 @@ impl Messages {
     }
 }
 
-fn hear(socket: &OwnedFd) -> io::Result<()> {
+fn hear(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     let mut buffer = [0; 8192];
     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
     let heard = &buffer[..length.min(buffer.len())];
@@ -80,8 +86,9 @@ fn hear(socket: &OwnedFd) -> io::Result<()> {
     };
     let kind = heard.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match (kind, word(HEADER)) {
-        (Some(ERROR), Some(0)) => Ok(()),
+        (Some(ERROR), Some(0)) => Ok(Vec::new()),
         (Some(ERROR), Some(negative)) => Err(io::Error::from_raw_os_error(-negative)),
+        (Some(_), Some(_)) => Ok(heard[HEADER..].to_vec()),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel answered something else")),
     }
 }

@@ -94,7 +94,7 @@ fn a_denied_name_is_not_reached_by_a_shorter_one_that_the_host_completes() {
     let world = World::new();
     let resolver = format!("nameserver {SERVER}\nsearch corp.test\noptions timeout:1 attempts:1\n");
     std::fs::write(world.home.path().join("resolv.conf"), resolver).unwrap();
-    let socket = UdpSocket::bind(format!("{SERVER}:53")).unwrap();
+    let socket = crate::world::datagrams(&format!("{SERVER}:53"));
     std::thread::spawn(move || {
         answer_names(&socket, |name| name == b"\x06secret\x04corp\x04test\0", |_| true)
     });
@@ -134,7 +134,7 @@ except OSError as error: print(error)";
 fn names_that_nobody_answers_for_hold_no_neighbour_up() {
     let world = World::new();
     std::fs::write(world.home.path().join("resolv.conf"), format!("nameserver {SERVER}\n")).unwrap();
-    let socket = UdpSocket::bind(format!("{SERVER}:53")).unwrap();
+    let socket = crate::world::datagrams(&format!("{SERVER}:53"));
     let silent = |name: &[u8]| name.ends_with(b"\x04evil\x04test\0");
     std::thread::spawn(move || answer_names(&socket, |_| true, move |name| !silent(name)));
     let _server = HttpServer::start(&format!("{OTHER}:80"));
@@ -157,7 +157,7 @@ for number in range(4000):
 fn a_body_of_tiny_chunks_holds_no_neighbour_up() {
     let world = World::new();
     let _server = HttpServer::start(&format!("{SERVER}:80"));
-    let sink = std::net::TcpListener::bind(format!("{SERVER}:81")).unwrap();
+    let sink = crate::world::listen(&format!("{SERVER}:81"));
     std::thread::spawn(move || {
         for mut stream in sink.incoming().map_while(Result::ok) {
             std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));

@@ -178,7 +178,7 @@ except OSError as error: print(type(error).__name__)";
 fn a_request_that_is_no_longer_allowed_is_cut_while_it_is_answered() {
     let world = World::new();
     // Answers for ever.
-    let listener = std::net::TcpListener::bind(format!("{SERVER}:80")).unwrap();
+    let listener = crate::world::listen(&format!("{SERVER}:80"));
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
@@ -211,7 +211,7 @@ fn a_request_that_is_no_longer_allowed_is_cut_while_it_is_answered() {
 #[test]
 fn what_was_moved_is_counted_to_the_byte() {
     let world = World::new();
-    let listener = std::net::TcpListener::bind(format!("{SERVER}:2525")).unwrap();
+    let listener = crate::world::listen(&format!("{SERVER}:2525"));
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {

@@ -12,5 +12,6 @@ mod command_line;
 mod deaths;
 mod everyday;
 mod limits;
+mod memory;
 mod nothing_else;
 mod tools;

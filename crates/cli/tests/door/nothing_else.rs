@@ -1,9 +1,11 @@
 //! Nothing else is reachable. Each way has a control: it works where it is granted, or outside.
 
-use std::net::{TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::world::{Canary, HttpServer, METADATA, OTHER, PRIVATE, SERVER, SIX, World};
+use crate::world::{
+    Canary, HttpServer, METADATA, OTHER, OWN, OWN_PRIVATE, OWN_SIX, PRIVATE, SERVER, SIX, World,
+};
 
 /// Connects to each of the addresses given and says what came of it.
 const CONNECT: &str = "import socket, sys
@@ -98,11 +100,44 @@ fn addresses_that_are_not_public_need_their_own_grant() {
 }
 
 #[test]
+fn the_hosts_own_addresses_need_a_rule_about_each() {
+    let world = World::new();
+    let places = [format!("{OWN}:2525"), format!("{OWN_PRIVATE}:2525"), format!("[{OWN_SIX}]:2525")];
+    let canaries = places.each_ref().map(|place| Canary::start(place));
+    let reached = || canaries.iter().map(Canary::visits).collect::<Vec<_>>();
+    let own = [
+        format!("{OWN}@2525"),
+        format!("{OWN_PRIVATE}@2525"),
+        format!("{OWN_SIX}@2525"),
+        format!("::ffff:{OWN}@2525"),
+        "own.test@2525".into(),
+        "own-mirror.test@2525".into(),
+    ];
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let wide = ["--net", "open"];
+    let names = ["--allow", "own.test:2525 private", "--allow", "own-mirror.test:2525 private"];
+    let blocks = ["--allow", "93.184.215.0/24:2525 private", "--allow", "10.0.0.0/8:2525 private"];
+    for options in [&wide[..], &names, &blocks] {
+        let ran = world.json(&[&["run"], options, &["--", "python3", "-c", CONNECT], &own[..]].concat());
+        assert!(!ran["stdout"].as_str().unwrap().contains("reached"), "{options:?}: {ran}");
+        let denied = ran["denied"].as_array().unwrap();
+        assert!(denied.iter().any(|denial| denial["reason"] == "host_itself"), "{options:?}: {ran}");
+    }
+    assert_eq!(reached(), [0, 0, 0]);
+    // The control: each is reached where it is granted, by the grant that the refusal speaks of.
+    let rules: Vec<String> = places.iter().map(|place| format!("--allow={place}")).collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let ran = world.json(&[&["run"], &rules[..], &["--", "python3", "-c", CONNECT], &own[..3]].concat());
+    assert_eq!(ran["stdout"].as_str().unwrap().matches("reached").count(), 3, "{ran}");
+    assert_eq!(reached(), [1, 1, 1]);
+}
+
+#[test]
 fn datagrams_and_other_resolvers_lead_nowhere() {
     let world = World::new();
-    let quic = UdpSocket::bind(format!("{SERVER}:443")).unwrap();
-    let resolver = UdpSocket::bind(format!("{OTHER}:53")).unwrap();
-    let own = UdpSocket::bind(format!("{SERVER}:53")).unwrap();
+    let quic = crate::world::datagrams(&format!("{SERVER}:443"));
+    let resolver = crate::world::datagrams(&format!("{OTHER}:53"));
+    let own = crate::world::datagrams(&format!("{SERVER}:53"));
     let id = world.create(&["--allow", "server.test:1-65535", "--allow", "*.server.test"]);
     let script = "import socket
 def ask(name, host, tcp=False):
@@ -199,9 +234,27 @@ for request in [
     assert!(fine["stdout"].as_str().unwrap().starts_with("served POST /fine"), "the control: {fine}");
 }
 
+#[test]
+fn requests_that_mean_others_to_some_servers_are_refused_where_rules_are_about_requests() {
+    let world = World::new();
+    let server = HttpServer::start(&format!("{SERVER}:80"));
+    let headers = ["X-Original-URL: /secret", "x_rewrite_url: /secret", "X-HTTP-Method-Override: DELETE"];
+    let script = headers.map(|header| format!("curl -sS -H '{header}' http://server.test/v1/x;")).concat();
+    let ran = world.json(&["run", "--allow", "GET http://server.test/v1/*", "--", "sh", "-c", &script]);
+    assert_eq!(ran["denied"].as_array().unwrap().len(), headers.len(), "{ran}");
+    assert_eq!(server.asked(), Vec::<String>::new());
+    // The control: where everything is allowed they are nobody's business.
+    let ran = world.json(&["run", "--allow", "server.test", "--", "sh", "-c", &script]);
+    assert_eq!(
+        (ran["denied"].as_array().map_or(0, Vec::len), server.asked().len()),
+        (0, headers.len()),
+        "{ran}"
+    );
+}
+
 /// A resolver of the test's own: answers every question with the next of these addresses, and counts.
 fn resolver(answers: &'static [[u8; 4]]) -> std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
-    let socket = UdpSocket::bind(format!("{SERVER}:53")).unwrap();
+    let socket = crate::world::datagrams(&format!("{SERVER}:53"));
     let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let told = asked.clone();
     std::thread::spawn(move || {

@@ -2,17 +2,14 @@
 
 use std::process::Command;
 
-use crate::world::{Program, SERVER, World, until};
+use crate::world::{Program, SERVER, World, until, where_it_is};
 
 /// A server of files, in a directory.
 fn files(directory: &std::path::Path, address: &str, port: u16) -> Program {
-    let child = Command::new("python3")
-        .args(["-m", "http.server", "--bind", address, &port.to_string()])
-        .current_dir(directory)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut server = Command::new("python3");
+    server.args(["-m", "http.server", "--bind", address, &port.to_string()]).current_dir(directory);
+    server.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let child = where_it_is(address, || server.spawn().unwrap());
     until("it serves", || std::net::TcpStream::connect((address, port)).is_ok());
     Program(child)
 }

@@ -1,8 +1,11 @@
-//! A world of its own for each test: a network that leads nowhere, in which addresses of the internet are this machine, and names
-//! that lead to them.
+//! A world of its own for each test: a network that leads to another in which addresses of the internet are, and no further, and
+//! names that lead to them.
 
+use std::cell::RefCell;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -18,9 +21,13 @@ pub const OTHER: &str = "93.184.215.15";
 pub const PRIVATE: &str = "10.1.2.3";
 pub const METADATA: &str = "169.254.169.254";
 pub const SIX: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
+/// What is the host's own.
+pub const OWN: &str = "93.184.215.99";
+pub const OWN_PRIVATE: &str = "10.9.9.9";
+pub const OWN_SIX: &str = "2606:2800:21f:cb07::99";
 
 /// Names and where they lead.
-const HOSTS: [(&str, &str); 9] = [
+const HOSTS: [(&str, &str); 11] = [
     (SERVER, "server.test"),
     (SERVER, "files.server.test"),
     (SERVER, "same.test"),
@@ -30,7 +37,17 @@ const HOSTS: [(&str, &str); 9] = [
     (METADATA, "metadata.test"),
     ("127.0.0.1", "local.test"),
     (SIX, "six.test"),
+    (OWN, "own.test"),
+    (OWN_PRIVATE, "own-mirror.test"),
 ];
+
+/// The cable between here and abroad: this end, and the other.
+const CABLE: [(&str, &str); 2] = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
+
+thread_local! {
+    /// The network abroad, of the world that this thread is in.
+    static ABROAD: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
 
 /// The world of a test, and a data directory in it.
 pub struct World {
@@ -54,16 +71,31 @@ impl World {
         run("mount", &["--make-rprivate", "/"]);
         run("mount", &["--bind", &here(&hosts), "/etc/hosts"]);
         run("mount", &["--bind", &here(&resolver), "/etc/resolv.conf"]);
-        run("ip", &["link", "set", "lo", "up"]);
-        for address in [SERVER, OTHER, PRIVATE, METADATA] {
-            run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"]);
-        }
-        run("ip", &["address", "add", &format!("{SIX}/128"), "dev", "lo", "nodad"]);
-        // Its route comes a moment later.
+        // Another thread goes abroad, and lays the cable.
+        let here = File::open("/proc/thread-self/ns/net").unwrap();
+        let abroad = std::thread::spawn(move || {
+            // SAFETY: plain system call; it concerns this thread only.
+            let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(apart, 0, "{}", std::io::Error::last_os_error());
+            run("ip", &["link", "add", "abroad", "type", "veth", "peer", "name", "home"]);
+            let network = File::open("/proc/thread-self/ns/net").unwrap();
+            let home = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());
+            run("ip", &["link", "set", "home", "netns", &home]);
+            configure(
+                "abroad",
+                &[SERVER, OTHER, PRIVATE, METADATA, SIX],
+                CABLE.map(|(here, there)| (there, here)),
+            );
+            OwnedFd::from(network)
+        });
+        let abroad = abroad.join().unwrap();
+        configure("home", &[OWN, OWN_PRIVATE, OWN_SIX], CABLE);
+        // Routes of the newer family come a moment later.
         until("there is a way to it", || {
             let socket = std::net::UdpSocket::bind("[::]:0").unwrap();
             socket.connect(format!("[{SIX}]:9")).is_ok()
         });
+        ABROAD.set(Some(abroad));
         Self { home }
     }
 
@@ -138,6 +170,50 @@ impl Drop for World {
     }
 }
 
+/// Gives the network of this thread its end of the cable, and addresses.
+fn configure(cable: &str, addresses: &[&str], ends: [(&str, &str); 2]) {
+    run("ip", &["link", "set", "lo", "up"]);
+    run("ip", &["link", "set", cable, "up"]);
+    for address in addresses {
+        run("ip", &["address", "add", address, "dev", "lo", "nodad"]);
+    }
+    for ((own, other), length) in ends.into_iter().zip([24, 64]) {
+        run("ip", &["address", "add", &format!("{own}/{length}"), "dev", cable, "nodad"]);
+        run("ip", &["route", "add", "default", "via", other, "dev", cable]);
+    }
+}
+
+/// Does something in the network abroad, if there is one and `address` is not of this machine.
+pub fn where_it_is<T>(address: &str, act: impl FnOnce() -> T) -> T {
+    let home = ["127.", "0.0.0.0", OWN, OWN_PRIVATE].iter().any(|own| address.starts_with(own))
+        || address.trim_start_matches('[').starts_with(OWN_SIX);
+    let go = |network: &dyn AsRawFd| {
+        // SAFETY: plain system call; it concerns this thread only.
+        let there = unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(there, 0, "{}", std::io::Error::last_os_error());
+    };
+    ABROAD.with_borrow(|abroad| match abroad {
+        Some(abroad) if !home => {
+            let here = File::open("/proc/thread-self/ns/net").unwrap();
+            go(abroad);
+            let done = act();
+            go(&here);
+            done
+        }
+        _ => act(),
+    })
+}
+
+/// A socket that takes in connections at an address, wherever that is.
+pub fn listen(address: &str) -> TcpListener {
+    where_it_is(address, || TcpListener::bind(address).unwrap())
+}
+
+/// The same for datagrams.
+pub fn datagrams(address: &str) -> UdpSocket {
+    where_it_is(address, || UdpSocket::bind(address).unwrap())
+}
+
 fn run(program: &str, words: &[&str]) {
     let output = Command::new(program).args(words).output().unwrap();
     assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -159,7 +235,7 @@ pub struct HttpServer {
 
 impl HttpServer {
     pub fn start(address: &str) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        let listener = listen(address);
         let asked = Arc::new(Mutex::new(Vec::new()));
         let server = Self { asked: asked.clone() };
         std::thread::spawn(move || {
@@ -229,7 +305,7 @@ pub struct Canary {
 
 impl Canary {
     pub fn start(address: &str) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        let listener = listen(address);
         let visits = Arc::new(Mutex::new(0));
         let canary = Self { address: listener.local_addr().unwrap(), visits: visits.clone() };
         std::thread::spawn(move || {
@@ -303,11 +379,9 @@ context.load_cert_chain(sys.argv[3], sys.argv[2])
 server.socket = context.wrap_socket(server.socket, server_side=True)
 print('ready', flush=True)
 server.serve_forever()";
-    let mut child = Command::new("python3")
-        .args(["-c", script, address, key_path, certificate_path])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut server = Command::new("python3");
+    server.args(["-c", script, address, key_path, certificate_path]).stdout(Stdio::piped());
+    let mut child = where_it_is(address, || server.spawn().unwrap());
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "ready\n");

@@ -284,7 +284,28 @@ fn check_upgrade(headers: &[(String, Vec<u8>)]) -> Result<(), Bad> {
     }
 }
 
+/// Headers by which some servers take another method or another target than the request's own.
+const OVERRIDES: [&str; 8] = [
+    "x-original-url",
+    "x-rewrite-url",
+    "x-original-uri",
+    "x-forwarded-uri",
+    "x-forwarded-prefix",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
+
 impl Head {
+    /// A header by which some servers take this for another request than it is, if it has one.
+    pub fn overriding(&self) -> Option<&str> {
+        let names = self.headers.iter().map(|(name, _)| name.as_str());
+        // Some servers take the one for the other.
+        names
+            .into_iter()
+            .find(|name| OVERRIDES.contains(&name.to_ascii_lowercase().replace('_', "-").as_str()))
+    }
+
     /// The head written anew, from what was understood: one host, one length, and nothing that is about the connection
     /// to the door.
     pub fn write(&self) -> Vec<u8> {

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use belljar_core::{HostName, NetworkPolicy, Rule, Rules, Target};
+use belljar_core::{HostName, IpNet, NetworkPolicy, Rule, Rules, Target};
 
 use super::address::{Grant, block, readings};
 use super::denied::{Denied, List, Reason, RuleRef, shortened};
@@ -132,15 +132,9 @@ pub fn connect(policy: &NetworkPolicy, destination: &Destination, port: u16) -> 
 }
 
 /// May this address be dialled for what was allowed? To be asked for each address that a name leads to, before it is
-/// dialled.
+/// dialled; and where it is the host's own, [`own_address`] as well.
 pub fn address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<(), Denied> {
-    let what = match &allowed.destination {
-        Destination::Name(name) => {
-            format!("a connection to {name} port {} at its address {ip}", allowed.port)
-        }
-        own @ Destination::Address(_) => format!("a connection to {own} port {}", allowed.port),
-    };
-    let case = Case { destination: &allowed.destination, port: allowed.port, what };
+    let case = Case::of_address(allowed, ip);
     let rules = case.rules(policy)?;
     for reading in readings(ip) {
         for (index, rule) in rules.deny.iter().enumerate() {
@@ -154,23 +148,31 @@ pub fn address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<
         }
         let Some((special, kind)) = block(reading) else { continue };
         let grant = kind.grant();
-        let by_net = |(index, rule): (usize, &Rule)| {
-            let Target::Net(net) = rule.target else { return false };
-            let suits = match grant {
-                Grant::Nothing => false,
-                Grant::ItsOwnAddress => net.is_one(),
-                Grant::PrivateOrNet => rule.private || special.covers(net),
-            };
-            let applies = !rule.is_about_requests() || allowed.granting.contains(&index);
-            suits && applies && net.contains(reading) && opens(rule, case.port)
+        let suits = |rule: &Rule, net: IpNet| match grant {
+            Grant::Nothing => false,
+            Grant::ItsOwnAddress => net.is_one(),
+            Grant::PrivateOrNet => rule.private || special.covers(net),
         };
-        let granted =
-            (grant == Grant::PrivateOrNet && allowed.private) || rules.allow.iter().enumerate().any(by_net);
+        let granted = (grant == Grant::PrivateOrNet && allowed.private)
+            || case.is_granted_by_net(rules, allowed, reading, suits);
         if !granted {
             return Err(case.not_public(reading, grant, kind.words(), allowed));
         }
     }
     Ok(())
+}
+
+/// May this address be dialled although it is the host's own, of whatever kind? A rule about it alone grants that, and neither
+/// a name that leads there, nor `private`, nor the mode `open`.
+pub fn own_address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<(), Denied> {
+    let case = Case::of_address(allowed, ip);
+    let rules = case.rules(policy)?;
+    if case.is_granted_by_net(rules, allowed, ip, |_, net| net.is_one()) {
+        return Ok(());
+    }
+    let how = how_to_allow(&format!("{}:{}", Destination::Address(ip), case.port));
+    let how = format!("{ip} is an address of the host itself. {how}");
+    Err(case.denied(Reason::HostItself, allowed.rule.clone(), how))
 }
 
 /// May a client that speaks TLS on an allowed connection ask for this name?
@@ -314,7 +316,33 @@ struct Case<'a> {
     what: String,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// Whether an address may be dialled for what was allowed.
+    fn of_address(allowed: &'a Allowed, ip: IpAddr) -> Self {
+        let what = match &allowed.destination {
+            Destination::Name(name) => {
+                format!("a connection to {name} port {} at its address {ip}", allowed.port)
+            }
+            own @ Destination::Address(_) => format!("a connection to {own} port {}", allowed.port),
+        };
+        Case { destination: &allowed.destination, port: allowed.port, what }
+    }
+
+    /// Whether there is a rule about addresses, this one among them, that suits.
+    fn is_granted_by_net(
+        &self,
+        rules: &Rules,
+        allowed: &Allowed,
+        ip: IpAddr,
+        suits: impl Fn(&Rule, IpNet) -> bool,
+    ) -> bool {
+        rules.allow.iter().enumerate().any(|(index, rule)| {
+            let Target::Net(net) = rule.target else { return false };
+            let applies = !rule.is_about_requests() || allowed.granting.contains(&index);
+            suits(rule, net) && applies && net.contains(ip) && opens(rule, self.port)
+        })
+    }
+
     fn rules<'p>(&self, policy: &'p NetworkPolicy) -> Result<&'p Rules, Denied> {
         let how = || how_to_allow(&format!("{}:{}", self.destination, self.port));
         policy.rules().ok_or_else(|| self.denied(Reason::NoNetwork, None, how()))
@@ -592,6 +620,26 @@ mod tests {
         let wide = allowlist(&["0.0.0.0/0:80", "10.1.0.0/16:81"], &[]);
         assert!(connected(&wide, "8.8.8.8", 80).is_ok() && connected(&wide, "10.1.2.3", 81).is_ok());
         assert_eq!(connected(&wide, "10.1.2.3", 80), Err(Reason::NotPublic));
+    }
+
+    #[test]
+    fn the_hosts_own_addresses_need_a_rule_about_each_alone() {
+        let own = "8.8.8.8";
+        for (policy, expected) in [
+            (open(&[], &[]), Err(Reason::HostItself)),
+            (open(&["8.8.8.8:80"], &[]), Ok(())),
+            (open(&["8.8.8.8:81", "8.8.8.0/24:80", "0.0.0.0/0:80 private"], &[]), Err(Reason::HostItself)),
+            (allowlist(&["a.org private"], &[]), Err(Reason::HostItself)),
+            (allowlist(&["a.org", "8.8.8.8:80"], &[]), Ok(())),
+        ] {
+            let allowed = connected(&policy, "a.org", 80).unwrap();
+            let judged = own_address(&policy, &allowed, own.parse().unwrap());
+            assert_eq!(judged.map_err(|denied| denied.reason), expected, "{policy:?}");
+        }
+        let denied =
+            own_address(&open(&[], &[]), &connected(&open(&[], &[]), own, 80).unwrap(), own.parse().unwrap());
+        let text = denied.unwrap_err().to_string();
+        assert!(text.contains("of the host itself") && text.contains("--allow '8.8.8.8:80'"), "{text}");
     }
 
     #[test]

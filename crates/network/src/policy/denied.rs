@@ -38,6 +38,8 @@ pub enum Reason {
     Metadata,
     /// The host's own loopback, or what systems take for it.
     Loopback,
+    /// Another address of the host's own.
+    HostItself,
     /// Only some requests are allowed, and in TLS they cannot be seen.
     Unseen,
     /// Only some requests are allowed, and this is not one of them.
@@ -72,6 +74,7 @@ impl Reason {
             Self::NotPublic => "not_public",
             Self::Metadata => "metadata",
             Self::Loopback => "loopback",
+            Self::HostItself => "host_itself",
             Self::Unseen => "unseen",
             Self::RequestNotListed => "request_not_listed",
             Self::AmbiguousPath => "ambiguous_path",
@@ -94,7 +97,7 @@ impl Reason {
             Self::UnresolvedSet => "its policy denies a set whose hosts are not known",
             Self::NotPublic => "the address is not public",
             Self::Metadata => "clouds serve credentials at this address",
-            Self::Loopback => "this address is the host itself",
+            Self::Loopback | Self::HostItself => "this address is the host itself",
             Self::Unseen => "its policy is about single requests, which cannot be seen inside TLS",
             Self::RequestNotListed => "its policy allows other methods or paths of this host",
             Self::AmbiguousPath => {

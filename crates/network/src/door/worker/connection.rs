@@ -1,7 +1,7 @@
 //! One connection: whose it is, where it leads, whether it may, and then its bytes.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::dial::{Peer, Width, dial};
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
 use super::limits::{Place, Reached, Way};
@@ -23,8 +24,6 @@ use crate::client_hello::ClientHello;
 use crate::http::Head;
 use crate::policy::{Allowed, Denied, Destination, Look, Reason, Request, decide};
 
-/// How long a host may take to accept a connection.
-const DIAL: Duration = Duration::from_secs(10);
 /// A connection on which nothing moves for as long is closed.
 const IDLE: Duration = Duration::from_secs(900);
 /// The same where one side has no more to say.
@@ -33,8 +32,6 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const LANGUAGE: Duration = Duration::from_millis(500);
 /// How long it may take to hear the refusal.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How many addresses of a host are tried.
-const MOST_DIALS: usize = 4;
 
 /// The policy as it is now, and as it will be.
 pub(super) type Policies = watch::Receiver<Option<Arc<NetworkPolicy>>>;
@@ -270,25 +267,27 @@ impl Connection {
         };
         let mut policies = self.policies.clone();
         let mut policy = policy.clone();
-        let (upstream, address) = loop {
+        let (upstream, peer) = loop {
             tokio::select! {
                 biased;
                 _ = policies.changed() => {
                     policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
                     self.judge_before(&policy, seen)?;
                 }
-                dialled = self.dial(&policy, &dialled_for) => break dialled?,
+                dialled = dial(&self.served, &policy, &dialled_for) => break dialled?,
             }
         };
-        trip.flow.address = Some(address);
+        let _ = self.client.set_nodelay(true);
+        trip.flow.address = Some(peer.ip);
         trip.begin().await;
+        let width = Width::new(&self.served.room, &upstream);
         let limits = &*self.served.limits;
         let up = async {
             if self.allowed.look == Look::Any {
                 self.open(&*self.policy()?, seen, &mut opening).await?;
             }
             if seen.language() == Language::Http {
-                return requests.pass(&mut opening, &upstream, address).await;
+                return requests.pass(&mut opening, &upstream, (peer, &width)).await;
             }
             let first = std::mem::take(&mut opening.bytes);
             send(&upstream, &first).await?;
@@ -296,11 +295,14 @@ impl Connection {
             let broken = |broken| Stop::from_broken(broken, &self.what);
             limits.passed(Way::Out, first.len() as u64).await.map_err(|reached| broken(reached.into()))?;
             drop(first);
-            Pieces::new(&self.client, &upstream).pass(sent, (limits, Way::Out)).await.map_err(broken)
+            Pieces::new(&self.client, &upstream, &width).pass(sent, (limits, Way::Out)).await.map_err(broken)
         };
         let down = async {
             let broken = |broken| Stop::from_broken(broken, &self.what);
-            Pieces::new(&upstream, &self.client).pass(received, (limits, Way::In)).await.map_err(broken)
+            Pieces::new(&upstream, &self.client, &width)
+                .pass(received, (limits, Way::In))
+                .await
+                .map_err(broken)
         };
         let (mut up, mut down) = (pin!(up), pin!(down));
         let (mut sending, mut receiving, mut moved) = (true, true, 0);
@@ -310,7 +312,7 @@ impl Connection {
                 biased;
                 _ = policies.changed() => {
                     let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
-                    self.judge_again(&policy, seen, address).map_err(Stop::Cut)?;
+                    self.judge_again(&policy, seen, peer).map_err(Stop::Cut)?;
                 }
                 ended = &mut up, if sending => { ended?; sending = false; }
                 ended = &mut down, if receiving => { ended?; receiving = false; }
@@ -352,10 +354,10 @@ impl Connection {
     }
 
     /// Whether it is still allowed, by the policy as it is now, to this address.
-    fn judge_again(&self, policy: &NetworkPolicy, seen: &Seen, address: IpAddr) -> Result<(), Denied> {
+    fn judge_again(&self, policy: &NetworkPolicy, seen: &Seen, peer: Peer) -> Result<(), Denied> {
         let allowed = self.judge_before(policy, seen)?;
         if allowed.look == Look::Any || seen.get().request.is_some() {
-            decide::address(policy, &allowed, address)?;
+            peer.judge(policy, &allowed)?;
         }
         Ok(())
     }
@@ -376,38 +378,5 @@ impl Connection {
             }
             None => Ok(allowed),
         }
-    }
-
-    /// Connects to one of the addresses that may be dialled.
-    async fn dial(&self, policy: &NetworkPolicy, allowed: &Allowed) -> Result<(TcpStream, IpAddr), Stop> {
-        let addresses = match &allowed.destination {
-            Destination::Address(address) => vec![*address],
-            Destination::Name(name) => self.served.look_up(name).await.map_err(io::Error::other)?,
-        };
-        let (mut refused, mut failed) = (None, None);
-        let judged = addresses.into_iter().filter_map(|address| {
-            decide::address(policy, allowed, address)
-                .map(|()| address)
-                .map_err(|denied| refused = Some(denied))
-                .ok()
-        });
-        let fit: Vec<IpAddr> = judged.take(MOST_DIALS).collect();
-        for address in fit {
-            let dial = TcpStream::connect(SocketAddr::new(address, allowed.port));
-            match tokio::time::timeout(DIAL, dial).await {
-                Ok(Ok(upstream)) => {
-                    let _ = upstream.set_nodelay(true);
-                    let _ = self.client.set_nodelay(true);
-                    return Ok((upstream, address));
-                }
-                Ok(Err(error)) => failed = Some(error),
-                Err(_) => failed = Some(io::ErrorKind::TimedOut.into()),
-            }
-        }
-        Err(match (failed, refused) {
-            (Some(error), _) => error.into(),
-            (None, Some(denied)) => denied.into(),
-            (None, None) => io::Error::from(io::ErrorKind::AddrNotAvailable).into(),
-        })
     }
 }

@@ -1,18 +1,18 @@
 //! Plain HTTP: each request is read, judged and written anew; what the server answers is passed on as it is.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use belljar_core::{ExecId, FlowKind, Verdict};
 use tokio::net::TcpStream;
 
 use super::connection::{Connection, Seen, Stop};
+use super::dial::{Peer, Width};
 use super::first::Opening;
 use super::limits::Way;
 use super::relay::{Pieces, Tally, receive, send};
 use super::served::{Trip, denied};
 use crate::http::{BodyReader, Framing, Head, HeadReader, LAST_CHUNK, Progress, write_chunk};
-use crate::policy::{Allowed, Denied, Reason, Request, decide, shortened};
+use crate::policy::{Allowed, Denied, Look, Reason, Request, decide, shortened};
 
 /// How long a head may take once it has begun.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ impl<'a> Requests<'a> {
         &mut self,
         opening: &mut Opening,
         upstream: &TcpStream,
-        address: IpAddr,
+        (peer, width): (Peer, &Width<'_>),
     ) -> Result<(), Stop> {
         loop {
             let head = match self.judged.take() {
@@ -78,16 +78,16 @@ impl<'a> Requests<'a> {
                 None => {
                     let Some(head) = self.head(opening).await? else { break };
                     let allowed = self.judge(&head).await?;
-                    decide::address(&*self.connection.policy()?, &allowed, address)?;
+                    peer.judge(&*self.connection.policy()?, &allowed)?;
                     head
                 }
             };
             if let Some((trip, ..)) = &mut self.current {
-                trip.flow.address = Some(address);
+                trip.flow.address = Some(peer.ip);
                 trip.begin().await;
             }
             self.forward(&head.write(), upstream).await?;
-            self.body(&head, opening, upstream).await?;
+            self.body(&head, opening, (upstream, width)).await?;
             if !head.keep_alive {
                 // Nothing after this would be a request; but the client is not gone.
                 loop {
@@ -158,6 +158,11 @@ impl<'a> Requests<'a> {
         connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
         // As it is now, after the wait.
         let allowed = decide::request(&*connection.policy()?, allowed, request)?;
+        if let (Look::Http, Some(header)) = (allowed.look, head.overriding()) {
+            let what =
+                format!("{} with the header {}, which can mean another request", what(), shortened(header));
+            return Err(denied(what, Reason::Malformed).into());
+        }
         self.seen.request(head);
         if let Some((trip, ..)) = &mut self.current {
             trip.allowed_by(&allowed);
@@ -179,10 +184,15 @@ impl<'a> Requests<'a> {
     }
 
     /// Passes on the body, written anew.
-    async fn body(&self, head: &Head, opening: &mut Opening, upstream: &TcpStream) -> Result<(), Stop> {
+    async fn body(
+        &self,
+        head: &Head,
+        opening: &mut Opening,
+        (upstream, width): (&TcpStream, &Width<'_>),
+    ) -> Result<(), Stop> {
         let mut reader = BodyReader::new(head.framing);
         let chunked = head.framing == Framing::Chunked;
-        let mut pieces = Pieces::new(&self.connection.client, upstream);
+        let mut pieces = Pieces::new(&self.connection.client, upstream, width);
         while !reader.is_over() {
             if opening.bytes.is_empty()
                 && let Some(left) = reader.plain()

@@ -1,6 +1,7 @@
 //! The worker: reads what sandboxes send, and lets through what may.
 
 mod connection;
+mod dial;
 mod dns;
 mod first;
 mod http;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
 
+use super::dial::Width;
 use super::limits::{Limits, Reached, Way};
 
 /// How much is read at once. One buffer serves all, for each is written out before another is read.
@@ -56,12 +57,14 @@ impl From<Reached> for Broken {
 pub(super) struct Pieces<'a> {
     from: &'a TcpStream,
     to: &'a TcpStream,
+    width: &'a Width<'a>,
+    moved: u64,
     count: u32,
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(from: &'a TcpStream, to: &'a TcpStream) -> Self {
-        Self { from, to, count: 0 }
+    pub(super) fn new(from: &'a TcpStream, to: &'a TcpStream, width: &'a Width<'a>) -> Self {
+        Self { from, to, width, moved: 0, count: 0 }
     }
 
     /// Passes on what comes until it ends, and then says so on the other side.
@@ -94,6 +97,8 @@ impl<'a> Pieces<'a> {
             }
         };
         send(self.to, &rest).await?;
+        self.moved += count as u64;
+        self.width.moved(self.moved);
         Ok(count as u64)
     }
 }
@@ -148,6 +153,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::door::worker::dial::Room;
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -192,7 +198,9 @@ mod tests {
                 }
             }
         };
-        let mut pieces = Pieces::new(&from, &to);
+        let room = Room::default();
+        let width = Width::new(&room, &to);
+        let mut pieces = Pieces::new(&from, &to, &width);
         let ((), passed, arrived) = tokio::join!(write, pieces.pass(&tally, (&limits, Way::In)), read);
         passed.unwrap();
         assert!(arrived == content, "{} of {} bytes arrived", arrived.len(), content.len());
@@ -204,7 +212,9 @@ mod tests {
         let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
         near.write_all(b"bodynext").await.unwrap();
         near.shutdown().await.unwrap();
-        let mut pieces = Pieces::new(&from, &to);
+        let room = Room::default();
+        let width = Width::new(&room, &to);
+        let mut pieces = Pieces::new(&from, &to, &width);
         assert_eq!(pieces.pass_on(4).await.unwrap(), 4);
         let mut arrived = [0; 4];
         far.read_exact(&mut arrived).await.unwrap();

@@ -9,6 +9,7 @@ use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, SandboxId, V
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::dial::Room;
 use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
 use super::outbox::Outbox;
@@ -28,6 +29,8 @@ pub(super) struct Served {
     /// The policy in force; nothing once the sandbox has ended.
     policy: watch::Sender<Option<Arc<NetworkPolicy>>>,
     pub(super) limits: Arc<Limits>,
+    /// Room for its busiest connections.
+    pub(super) room: Room,
     names: Mutex<Names>,
     marks: Mutex<HashMap<u32, ExecId>>,
     outbox: Outbox,
@@ -46,6 +49,7 @@ impl Served {
             attributed,
             policy: watch::Sender::new(Some(Arc::new(policy))),
             limits: Arc::new(Limits::new(bounds, moved)),
+            room: Room::default(),
             names: Mutex::new(Names::restored(names, first_place)),
             marks: Mutex::default(),
             outbox,
