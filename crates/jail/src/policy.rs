@@ -560,6 +560,100 @@ pub const MONITOR_CHECKED: &[Checked] = &[
     },
 ];
 
+/// All that the door's worker may ask: connections, what it needs to look up names, threads and memory.
+pub const WORKER: &[Call] = calls! {
+    SYS_accept4, SYS_bind, SYS_brk, SYS_clock_getres, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_connect,
+    SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_faccessat,
+    SYS_faccessat2, SYS_fstat, SYS_futex, SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getpeername, SYS_getpid,
+    SYS_getrandom, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_getuid, SYS_lseek, SYS_madvise, SYS_mremap,
+    SYS_munmap, SYS_newfstatat, SYS_openat, SYS_ppoll, SYS_pread64, SYS_read, SYS_readlinkat, SYS_readv, SYS_recvfrom,
+    SYS_recvmmsg, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmmsg, SYS_sendmsg, SYS_sendto, SYS_set_robust_list, SYS_setsockopt,
+    SYS_shutdown, SYS_sigaltstack, SYS_statfs, SYS_statx, SYS_tgkill, SYS_uname, SYS_write, SYS_writev
+};
+
+/// The same, and known to one architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const WORKER_HERE: &[Call] = calls! { SYS_access, SYS_epoll_wait, SYS_poll, SYS_readlink };
+/// The same, and known to one architecture only.
+#[cfg(not(target_arch = "x86_64"))]
+pub const WORKER_HERE: &[Call] = &[];
+
+/// What it may ask with some arguments.
+pub const WORKER_CHECKED: &[Checked] = &[
+    Checked {
+        call: ("SYS_clone", libc::SYS_clone),
+        clauses: &[clause(
+            "a thread",
+            &[masked(0, libc::CLONE_THREAD as u32, &[libc::CLONE_THREAD as u32])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    // Its arguments cannot be seen; libc takes `clone` instead.
+    Checked { call: ("SYS_clone3", libc::SYS_clone3), clauses: &[], otherwise: Answer::Errno(libc::ENOSYS) },
+    Checked {
+        call: ("SYS_fcntl", libc::SYS_fcntl),
+        clauses: &[clause(
+            "copies and flags of descriptors, but no locks",
+            &[is(1, &[libc::F_DUPFD_CLOEXEC as u32, F_GETFD, F_SETFD, F_GETFL, libc::F_SETFL as u32])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_ioctl", libc::SYS_ioctl),
+        clauses: &[clause(
+            "whether to wait, and how much there is (`FIONBIO`, `FIONREAD`)",
+            &[is(1, &[libc::FIONBIO as u32, libc::FIONREAD as u32])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked { call: ("SYS_mmap", libc::SYS_mmap), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+    Checked { call: ("SYS_mprotect", libc::SYS_mprotect), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+    Checked {
+        call: ("SYS_prctl", libc::SYS_prctl),
+        clauses: &[clause(
+            "names of threads and of memory",
+            &[is(0, &[libc::PR_SET_NAME as u32, libc::PR_SET_VMA as u32])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_prlimit64", libc::SYS_prlimit64),
+        clauses: &[clause("its own limits, as they are", &[is(0, &[0]), is(2, &[0])], Answer::Allow)],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_socket", libc::SYS_socket),
+        clauses: &[
+            clause(
+                "TCP and UDP",
+                &[
+                    is(0, INTERNET),
+                    masked(1, SOCKET_TYPE, &[libc::SOCK_STREAM as u32, libc::SOCK_DGRAM as u32]),
+                    is(2, &[0, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32]),
+                ],
+                Answer::Allow,
+            ),
+            clause("unix", &[is(0, &[libc::AF_UNIX as u32])], Answer::Allow),
+            clause(
+                "routes and addresses, to be read",
+                &[is(0, &[libc::AF_NETLINK as u32]), is(2, &[libc::NETLINK_ROUTE as u32])],
+                Answer::Allow,
+            ),
+        ],
+        otherwise: NO_SUCH_FAMILY,
+    },
+    Checked {
+        call: ("SYS_socketpair", libc::SYS_socketpair),
+        clauses: &[clause("unix", &[is(0, &[libc::AF_UNIX as u32])], Answer::Allow)],
+        otherwise: NO_SUCH_FAMILY,
+    },
+];
+
 const F_GETFD: u32 = libc::F_GETFD as u32;
 const F_SETFD: u32 = libc::F_SETFD as u32;
 const F_GETFL: u32 = libc::F_GETFL as u32;

@@ -7,6 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::landlock::{self, Reach};
 use crate::namespaces::check;
+use crate::seccomp;
 use crate::slot;
 
 /// The host's user id under which the door's worker runs, where there is root to give it: nobody else's.
@@ -16,17 +17,33 @@ const WORKER: u32 = slot::FIRST_ID - 1;
 const TO_LOOK_UP_NAMES: [&str; 7] =
     ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/resolvconf", "/proc/sys/net"];
 
+/// More than it ever needs: a connection takes some kilobytes, a look-up that waits a thread's stack.
+const MOST_MEMORY: u64 = 2 << 30;
+/// Threads of all workers of the host.
+const MOST_THREADS: u64 = 4096;
+
 /// Takes the rights of the door's worker away: what is left is the network, and what is needed to look up names.
 pub fn confine_worker() -> io::Result<()> {
     most_descriptors()?;
     let places = landlock::places(&TO_LOOK_UP_NAMES).map_err(io::Error::other)?;
+    bound(Resource::Core, 0)?;
+    bound(Resource::Data, MOST_MEMORY)?;
+    if rustix::process::geteuid().is_root() {
+        bound(Resource::Nproc, MOST_THREADS)?;
+    }
     give_up(rustix::process::geteuid().is_root().then_some(WORKER))?;
     if landlock::abi() >= 1 {
         let places: Vec<_> = places.iter().map(AsFd::as_fd).collect();
         let rules = landlock::ruleset(&places, &[], &[], Reach::OwnDomain).map_err(io::Error::other)?;
         landlock::restrict_self(rules.as_fd())?;
     }
-    Ok(())
+    seccomp::compile_for_worker().install_silently()
+}
+
+/// Lowers a limit for good.
+fn bound(resource: Resource, most: u64) -> io::Result<()> {
+    let least = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
+    Ok(setrlimit(resource, Rlimit { current: Some(least), maximum: Some(least) })?)
 }
 
 /// Lets the process have as many descriptors as it may.

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::{
     ALLOWED, ALLOWED_HERE, ASKED, Answer, CHECKED, Call, Capability, Checked, DEBUG, GUEST_CAPABILITIES,
-    GUEST_ONLY, MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES,
+    GUEST_ONLY, MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES, WORKER,
+    WORKER_CHECKED, WORKER_HERE,
 };
 
 const HEAD: &str = "# What a sandbox may ask of the kernel
@@ -35,6 +36,12 @@ fn page() -> String {
         MONITOR,
     );
     decided(&mut page, MONITOR_CHECKED);
+    section(
+        &mut page,
+        "What the door's worker may ask of the kernel, outside (all else is `EPERM`)",
+        &[WORKER, WORKER_HERE].concat(),
+    );
+    decided(&mut page, WORKER_CHECKED);
     page
 }
 
@@ -89,6 +96,7 @@ fn errno_name(errno: i32) -> &'static str {
         libc::ENOPROTOOPT => "ENOPROTOOPT",
         libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
         libc::ENODEV => "ENODEV",
+        libc::ENOSYS => "ENOSYS",
         other => panic!("the page has no name for error {other}"),
     }
 }

@@ -55,9 +55,19 @@ pub fn compile(profile: Profile) -> Draft {
 
 /// Compiles what a monitor may ask.
 pub fn compile_for_monitor() -> Program {
-    let mut rules: BTreeMap<u32, Rule> =
-        policy::MONITOR.iter().map(|call| (call.1 as u32, Rule::Answer(Answer::Allow))).collect();
-    rules.extend(policy::MONITOR_CHECKED.iter().map(|checked| (checked.call.1 as u32, Rule::Check(checked))));
+    outside(&[policy::MONITOR], policy::MONITOR_CHECKED)
+}
+
+/// Compiles what the door's worker may ask.
+pub fn compile_for_worker() -> Program {
+    outside(&[policy::WORKER, policy::WORKER_HERE], policy::WORKER_CHECKED)
+}
+
+/// A filter for one of our own processes outside.
+fn outside(allowed: &[&[policy::Call]], checked: &'static [policy::Checked]) -> Program {
+    let allowed = allowed.concat().into_iter().map(|call| (call.1 as u32, Rule::Answer(Answer::Allow)));
+    let checked = checked.iter().map(|checked| (checked.call.1 as u32, Rule::Check(checked)));
+    let rules: BTreeMap<u32, Rule> = allowed.chain(checked).collect();
     Program(tree::assemble(&rules, Rule::Answer(Answer::Errno(libc::EPERM)), Profile::default()))
 }
 
