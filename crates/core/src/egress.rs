@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{ExecId, NetworkPolicy, Result, SandboxId};
+use crate::{ExecId, NetworkPolicy, Owner, Purpose, Result, SandboxId};
 
 /// Something that went through the door, or was turned away there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,12 @@ pub struct Flow {
     pub time_ms: u64,
     /// The execution whose process opened the socket; none where the host cannot tell.
     pub exec: Option<ExecId>,
+    /// What that is a part of, in its caller's words.
+    #[serde(default, flatten)]
+    pub purpose: Purpose,
+    /// Whose sandbox it left, and in which session.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     /// What was seen of it.
     pub kind: FlowKind,
     /// The name or address that was asked for, safe to print.
@@ -172,3 +178,47 @@ pub const POLICY_FILE: &str = "network.json";
 pub const MOVED_FILE: &str = "egress.moved";
 /// The files there that hold its flows as lines of JSON: the newer, and the one before.
 pub const FLOW_FILES: [&str; 2] = ["egress", "egress.old"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tenant;
+
+    #[test]
+    fn whose_a_flow_was_stands_beside_the_rest_and_may_be_missing() {
+        let mut flow = Flow {
+            seq: 1,
+            time_ms: 2,
+            exec: Some(ExecId(3)),
+            purpose: Purpose { stage: Some("coder".into()), tool_call: Some("toolu_01".into()) },
+            owner: Some(Owner { tenant: Tenant("acme".into()), session: SandboxId::from_random([7; 16]) }),
+            kind: FlowKind::Dns,
+            host: "example.org".into(),
+            port: None,
+            request: None,
+            address: None,
+            verdict: Verdict::Allowed,
+            rule: None,
+            sent: 0,
+            received: 0,
+            duration_us: 4,
+        };
+        let json = serde_json::to_value(&flow).unwrap();
+        for (field, value) in [
+            ("tenant", "acme"),
+            ("session", "bj-hhhhhhhhhhhhh"),
+            ("stage", "coder"),
+            ("tool_call", "toolu_01"),
+        ] {
+            assert_eq!(json[field], value, "{json}");
+        }
+        assert_eq!(serde_json::from_value::<Flow>(json).unwrap(), flow);
+        (flow.purpose, flow.owner) = (Purpose::default(), None);
+        let json = serde_json::to_value(&flow).unwrap();
+        assert!(
+            ["tenant", "session", "stage", "tool_call"].iter().all(|field| json.get(field).is_none()),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_value::<Flow>(json).unwrap(), flow);
+    }
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::id::is_plain;
 use crate::spec::check_env;
 use crate::{Denial, Error, ErrorCode, ExecId, FilePath, Result};
 
@@ -117,6 +118,9 @@ pub struct ExecRequest {
     /// refuses the request as `already_exists`, so that one which may have been heard can safely be sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// What it is a part of.
+    #[serde(default, skip_serializing_if = "Purpose::is_empty")]
+    pub purpose: Purpose,
 }
 
 impl ExecRequest {
@@ -148,6 +152,7 @@ impl ExecRequest {
             timeout: Self::DEFAULT_TIMEOUT,
             output: OutputMode::Spool,
             key: None,
+            purpose: Purpose::default(),
         }
     }
 
@@ -165,9 +170,10 @@ impl ExecRequest {
             return Err(Error::new(ErrorCode::InvalidArgument, problem)
                 .hint("give a program and its arguments, none of them with a NUL byte"));
         }
-        if let Some(key) = self.key.as_ref().filter(|key| !is_key(key)) {
+        if let Some(key) = self.key.as_ref().filter(|key| !is_plain(key, Self::MAX_KEY)) {
             return Err(no_key(key).hint("a key has 1 to 64 of the characters A-Z a-z 0-9 . _ -"));
         }
+        self.purpose.check()?;
         check_env(&self.env)
     }
 
@@ -197,9 +203,49 @@ fn no_key(key: &str) -> Error {
     )
 }
 
-fn is_key(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=ExecRequest::MAX_KEY).contains(&text.len()) && text.bytes().all(plain)
+/// What an execution is a part of, in the caller's own words: whatever it does on the network is told with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purpose {
+    /// The stage of the work, such as `coder`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// The tool call that asked for it, such as `toolu_01`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call: Option<String>,
+}
+
+impl Purpose {
+    /// The most characters of a word.
+    pub const MAX_WORD: usize = 64;
+
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Refuses words that are too long, or could not be printed.
+    pub fn check(&self) -> Result<()> {
+        for (what, word) in [("stage", &self.stage), ("tool call", &self.tool_call)] {
+            if let Some(word) = word {
+                Self::check_word(what, word)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one of them.
+    pub fn check_word(what: &str, word: &str) -> Result<()> {
+        let printable = word.bytes().all(|byte| byte.is_ascii_graphic());
+        if printable && (1..=Self::MAX_WORD).contains(&word.len()) {
+            return Ok(());
+        }
+        let shown: String = word.chars().take(Self::MAX_WORD).collect();
+        Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("`{}` cannot be the {what} of an execution", shown.escape_debug()),
+        )
+        .hint("give 1 to 64 printable ASCII characters, without spaces"))
+    }
 }
 
 /// Which output a piece belongs to.
@@ -582,6 +628,9 @@ pub struct ExecInfo {
     /// The key that its caller gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// What it is a part of.
+    #[serde(default, skip_serializing_if = "Purpose::is_empty")]
+    pub purpose: Purpose,
     /// How much it has said so far.
     #[serde(default)]
     pub said: Position,

@@ -73,6 +73,47 @@ impl fmt::Display for SandboxId {
     }
 }
 
+/// Whose a sandbox is, where several share an engine: 1 to 64 of the characters A-Z a-z 0-9 . _ -
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tenant(pub String);
+
+impl Tenant {
+    /// The most characters of a name.
+    pub const MAX: usize = 64;
+
+    /// Refuses a name that could not be a file's, or be printed.
+    pub fn check(&self) -> Result<(), Error> {
+        if is_plain(&self.0, Self::MAX) {
+            return Ok(());
+        }
+        let shown: String = self.0.chars().take(Self::MAX).collect();
+        Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("`{}` is not a tenant's name", shown.escape_debug()),
+        )
+        .hint("a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -"))
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self("local".to_owned())
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Whether a text has 1 to so many of the characters A-Z a-z 0-9 . _ -
+pub(crate) fn is_plain(text: &str, most: usize) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=most).contains(&text.len()) && text.bytes().all(plain)
+}
+
 /// Names one execution within its sandbox; counts from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -28,10 +28,10 @@ pub use egress::{
 pub use error::{Error, ErrorCode, Result};
 pub use exec::{
     Command, Ending, ExecEvent, ExecInfo, ExecRequest, ExecResult, Output, OutputMode, Position, PtySize,
-    Stdin, Stream, Termination, Usage, UserName,
+    Purpose, Stdin, Stream, Termination, Usage, UserName,
 };
 pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
-pub use id::{ExecId, SandboxId};
+pub use id::{ExecId, SandboxId, Tenant};
 pub use limits::{ByteSize, CpuCount, Limits, ParseError, Span};
 pub use policy::{
     HostName, HostPattern, IpNet, Method, NameError, NetLimits, NetworkPolicy, PathError, PathPattern,
@@ -41,5 +41,5 @@ pub use provider::{
     ByteStream, Control, ExecHandle, Execs, Files, Provider, ProviderName, Sandbox, SandboxInfo,
     SandboxState, SandboxStats,
 };
-pub use spec::SandboxSpec;
+pub use spec::{Owner, SandboxSpec};
 pub use wall::Wall;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Limits, NetworkPolicy, Result, SandboxId};
+use crate::{Error, ErrorCode, Limits, NetworkPolicy, Result, SandboxId, Tenant};
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,18 @@ pub struct SandboxSpec {
     pub labels: BTreeMap<String, String>,
     /// End the sandbox when the process that created it goes away.
     pub tied_to_creator: bool,
+    /// Whose it is. Engines say so of what they make; from their callers they do not take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// Whose a sandbox is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The tenant, whose limits all its sandboxes share.
+    pub tenant: Tenant,
+    /// The session.
+    pub session: SandboxId,
 }
 
 impl Default for SandboxSpec {
@@ -42,6 +54,7 @@ impl Default for SandboxSpec {
             ttl: Duration::from_secs(300),
             labels: BTreeMap::new(),
             tied_to_creator: false,
+            owner: None,
         }
     }
 }
@@ -69,6 +82,9 @@ impl SandboxSpec {
             .hint("a sandbox lives for up to 365 days; it can be extended while it runs"));
         }
         self.network.check()?;
+        if let Some(owner) = &self.owner {
+            owner.tenant.check()?;
+        }
         check_env(&self.env)?;
         Self::check_labels(&self.labels)
     }

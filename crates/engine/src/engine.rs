@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_core::{
-    Capability, Error, ErrorCode, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats,
+    Capability, Error, ErrorCode, Owner, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -356,6 +356,7 @@ impl Shared {
         failpoint::pass("create.admitted");
         let mut spec = session.request.spec.clone();
         spec.id = Some(id.clone());
+        spec.owner = Some(Owner { tenant: session.request.tenant.clone(), session: id.clone() });
         match self.provider.create(spec).await {
             Ok(sandbox) => {
                 failpoint::pass("create.made");

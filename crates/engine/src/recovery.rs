@@ -234,7 +234,10 @@ impl Shared {
     /// A sandbox that was made without an engine becomes a session.
     async fn found(self: &Arc<Self>, info: SandboxInfo) -> Result<()> {
         let sandbox = self.provider.open(&info.id).await?;
-        let request = SessionRequest { spec: info.spec.clone(), ..SessionRequest::default() };
+        let mut spec = info.spec.clone();
+        // It may be an engine's whose log is lost; then whose it was is known.
+        let tenant = spec.owner.take().map(|owner| owner.tenant).unwrap_or_default();
+        let request = SessionRequest { spec, tenant, ..SessionRequest::default() };
         let session = accepted(info.id.clone(), info.provider, request, info.created_ms);
         let mut session = match self.store.accept(self.epoch, &session).await {
             Ok(Accepted::New(session)) => session,
@@ -290,7 +293,7 @@ fn find<'a>(execution: &Execution, known: &[Execution], inside: &'a [ExecInfo]) 
 
 #[cfg(test)]
 mod tests {
-    use belljar_core::{Command, ExecId, ExecRequest, Position, UserName};
+    use belljar_core::{Command, ExecId, ExecRequest, Position, Purpose, UserName};
 
     use super::*;
 
@@ -306,6 +309,7 @@ mod tests {
         let inside = [ExecInfo {
             exec: ExecId(1),
             key: Some("k".into()),
+            purpose: Purpose::default(),
             command: Command::Argv(vec!["true".into()]),
             user: UserName::User,
             termination: None,

@@ -15,6 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
+pub use belljar_core::Tenant;
 use belljar_core::{Error, ErrorCode, ProviderName, Result, SandboxId, SandboxSpec, SandboxState};
 use serde::{Deserialize, Serialize};
 
@@ -242,6 +243,11 @@ impl SessionRequest {
     /// Refuses what cannot be honoured.
     pub fn check(&self) -> Result<()> {
         self.spec.check()?;
+        self.tenant.check()?;
+        if self.spec.owner.is_some() {
+            return Err(Error::new(ErrorCode::InvalidArgument, "a caller cannot say whose a sandbox is")
+                .hint("leave `owner` out; it is made from the session and its tenant"));
+        }
         if self.idle.is_some_and(|idle| idle.is_zero()) {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
@@ -261,23 +267,6 @@ impl SessionRequest {
         };
         Err(Error::new(ErrorCode::InvalidArgument, problem)
             .hint(format!("a key has 1 to {} bytes", Self::MAX_KEY)))
-    }
-}
-
-/// Whose a session is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Tenant(pub String);
-
-impl Default for Tenant {
-    fn default() -> Self {
-        Self("local".to_owned())
-    }
-}
-
-impl fmt::Display for Tenant {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
     }
 }
 
@@ -400,6 +389,14 @@ mod tests {
         let mut request = SessionRequest::default();
         request.spec.labels.insert(String::new(), String::new());
         assert!(request.check().is_err(), "what its sandbox is made from counts too");
+        for tenant in ["", "a b", "../up", &"t".repeat(65)] {
+            let request = SessionRequest { tenant: Tenant(tenant.to_owned()), ..SessionRequest::default() };
+            assert_eq!(request.check().unwrap_err().code, ErrorCode::InvalidArgument, "{tenant}");
+        }
+        let mut request = SessionRequest::default();
+        let (tenant, session) = (Tenant::default(), SandboxId::from_random([7; 16]));
+        request.spec.owner = Some(belljar_core::Owner { tenant, session });
+        assert!(request.check().is_err(), "whose it is follows from the session");
     }
 
     #[test]

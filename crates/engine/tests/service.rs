@@ -209,6 +209,8 @@ fn flow(seq: u64) -> Flow {
         seq,
         time_ms: 1_000 + seq,
         exec: Some(ExecId(1)),
+        purpose: belljar_core::Purpose::default(),
+        owner: None,
         kind: FlowKind::Tls,
         host: format!("{}.example.org", "x".repeat(200)),
         port: Some(443),

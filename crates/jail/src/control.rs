@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use belljar_core::wire::{Event, FileRequest};
 use belljar_core::{
-    Ending, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, PtySize, SandboxState, SandboxStats,
-    Stream, Termination, Usage,
+    Ending, Error, ErrorCode, ExecId, ExecInfo, ExecRequest, Position, PtySize, Purpose, SandboxState,
+    SandboxStats, Stream, Termination, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -151,11 +151,21 @@ pub enum Answer {
         marks: bool,
     },
     /// The execution whose packets have this mark, if one is known.
-    Whose(Option<ExecId>),
+    Whose(Option<Caller>),
     /// It is done.
     Done,
     /// It could not be done.
     Failed(Error),
+}
+
+/// Who sends packets with a mark.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// Which execution.
+    pub exec: ExecId,
+    /// What it is a part of.
+    #[serde(default, skip_serializing_if = "Purpose::is_empty")]
+    pub purpose: Purpose,
 }
 
 /// How a sandbox ended, as its monitor (or, if that was killed, its launcher) left it on disk.

@@ -5,7 +5,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use belljar_core::{ExecRequest, FilePath, ProviderName, Result, SandboxId, SandboxSpec, Span};
+use belljar_core::{
+    ExecRequest, FilePath, ProviderName, Purpose, Result, SandboxId, SandboxSpec, Span, Tenant,
+};
 use belljar_engine::session::{OnIdle, SessionRequest};
 use clap::Args;
 
@@ -136,9 +138,16 @@ impl CreateArgs {
         if let Some(key) = &self.key {
             SessionRequest::check_key(key).map_err(|error| in_option("--key", error))?;
         }
-        let engine = [("--idle", idle.is_some()), ("--key", self.key.is_some())];
+        let tenant = self.tenant.map(Tenant);
+        if let Some(tenant) = &tenant {
+            tenant.check().map_err(|error| in_option("--tenant", error))?;
+        }
+        let engine =
+            [("--idle", idle.is_some()), ("--key", self.key.is_some()), ("--tenant", tenant.is_some())];
         let needs_engine = engine.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-        let request = SessionRequest { spec, key: self.key, idle, on_idle, ..SessionRequest::default() };
+        let tenant = tenant.unwrap_or_default();
+        let request =
+            SessionRequest { spec, tenant, key: self.key, idle, on_idle, ..SessionRequest::default() };
         request.check()?;
         let files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
         Ok(CreatePlan { provider, request, needs_engine, files })
@@ -162,6 +171,14 @@ impl ExecArgs {
         if self.detach && self.execution.timeout.is_none() {
             request.timeout = BACKGROUND;
         }
+        for (option, what, word) in
+            [("--stage", "stage", &self.stage), ("--tool-call", "tool call", &self.tool_call)]
+        {
+            if let Some(word) = word {
+                Purpose::check_word(what, word).map_err(|error| in_option(option, error))?;
+            }
+        }
+        request.purpose = Purpose { stage: self.stage, tool_call: self.tool_call };
         request.key = self.key;
         // Everything else has been checked.
         request.check_callers_key().map_err(|error| in_option("--key", error))?;

@@ -158,7 +158,8 @@ Examples:
   id=$(belljar create --ttl 1h --label job=nightly)
   belljar create --memory 4g --file project:/home/user/project --json
   belljar create --policy policy.toml --allow npm
-  belljar create --ttl 8h --idle 10m --on-idle pause --key order-1742")]
+  belljar create --ttl 8h --idle 10m --on-idle pause --key order-1742
+  belljar create --tenant acme --allow pypi")]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxOptions,
@@ -177,6 +178,9 @@ pub(crate) struct CreateArgs {
     /// Make it only once: a second create with this key prints the same id; needs an engine
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Engine")]
     pub(crate) key: Option<String>,
+    /// Whose it is [default: local]; needs an engine
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, help_heading = "Engine")]
+    pub(crate) tenant: Option<String>,
 }
 
 /// Run a command in a sandbox that is there
@@ -192,6 +196,7 @@ Examples:
   belljar exec -it bj-k3m9x2p4q7w8z -- bash
   belljar exec --user root bj-k3m9x2p4q7w8z -- apt-get install ./tool.deb
   belljar exec --key migrate-7 bj-k3m9x2p4q7w8z -- ./migrate.sh
+  belljar exec --stage coder --tool-call toolu_01 bj-k3m9x2p4q7w8z -- pip install requests
 
 Exit status and JSON are those of `belljar run`."
 )]
@@ -204,6 +209,12 @@ pub(crate) struct ExecArgs {
     /// Run it only once: a second command with this key is refused
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Execution")]
     pub(crate) key: Option<String>,
+    /// The stage of the work that it is a part of, told with all that it does on the network
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true, help_heading = "Execution")]
+    pub(crate) stage: Option<String>,
+    /// The tool call that asked for it, told likewise
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true, help_heading = "Execution")]
+    pub(crate) tool_call: Option<String>,
     /// The sandbox
     #[arg(value_name = "ID", help_heading = "Arguments")]
     pub(crate) id: String,
@@ -466,7 +477,8 @@ pub(crate) struct NetShowArgs {
 
 /// Print what left a sandbox, or wanted to: every name looked up, every connection, every request that can be seen
 ///
-/// EXEC is the execution whose process opened the socket. OUT and IN are bytes.
+/// EXEC is the execution whose process opened the socket. OUT and IN are bytes. Where its caller said of which stage it is a part
+/// or for which tool call it runs, that is at the end of the line; --json also has tenant and session, under an engine.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

@@ -79,7 +79,10 @@ fn line(flow: &Flow, printer: Printer) -> String {
         Verdict::Denied { reason, .. } => format!("denied: {reason}"),
         Verdict::Failed { error } => format!("failed: {error}"),
     };
-    row(&[
+    let words = [("stage", &flow.purpose.stage), ("call", &flow.purpose.tool_call)];
+    let words =
+        words.map(|(name, word)| word.as_ref().map(|word| format!("  {name} {}", printer.foreign(word))));
+    let mut line = row(&[
         exact_moment(i64::try_from(flow.time_ms).unwrap_or(i64::MAX)),
         flow.exec.map_or_else(|| "-".to_owned(), |exec| exec.to_string()),
         flow.kind.to_string(),
@@ -87,12 +90,16 @@ fn line(flow: &Flow, printer: Printer) -> String {
         printer.foreign(&verdict).into_owned(),
         size(Some(flow.sent)),
         size(Some(flow.received)),
-    ])
+    ]);
+    line.truncate(line.trim_end().len());
+    line.extend(words.into_iter().flatten());
+    line.push('\n');
+    line
 }
 
 #[cfg(test)]
 mod tests {
-    use belljar_core::{ExecId, FlowKind};
+    use belljar_core::{ExecId, FlowKind, Purpose};
 
     use super::*;
 
@@ -102,6 +109,8 @@ mod tests {
             seq: 1,
             time_ms: 951_782_400_123,
             exec: Some(ExecId(3)),
+            purpose: Purpose::default(),
+            owner: None,
             kind: FlowKind::Http,
             host: "a.org".into(),
             port: Some(80),
@@ -123,6 +132,9 @@ mod tests {
             words(&line(&flow, printer)),
             words("2000-02-29 00:00:00.123 3 http a.org:80 GET /x\\x1b[2J denied: not_listed 120 B 0 B")
         );
+        let purpose = Purpose { stage: Some("coder".into()), tool_call: Some("toolu_01".into()) };
+        let told = line(&Flow { purpose, ..flow.clone() }, printer);
+        assert!(told.ends_with("120 B       0 B  stage coder  call toolu_01\n"), "{told}");
         let looked_up = Flow {
             exec: None,
             kind: FlowKind::Dns,

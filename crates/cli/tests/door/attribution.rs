@@ -2,6 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::command_line::engine;
+use crate::surroundings::processes::send;
 use crate::world::{Canary, HttpServer, SERVER, World, until};
 
 /// Makes flows of all kinds; the port says who it was.
@@ -114,4 +119,89 @@ fn what_a_daemon_of_an_earlier_call_does_is_that_calls() {
         let flow = flows.iter().find(|flow| flow["request"].as_str().is_some_and(|text| text.contains(path)));
         assert_eq!(flow.unwrap_or_else(|| panic!("{path}: {flows:?}"))["exec"], exec);
     }
+}
+
+/// The stages and tool calls of all that an execution did, without repetition.
+fn purposes(flows: &[Value], exec: &Value) -> Vec<(Value, Value)> {
+    let its = flows.iter().filter(|flow| flow["exec"] == *exec);
+    let mut found: Vec<_> = its.map(|flow| (flow["stage"].clone(), flow["tool_call"].clone())).collect();
+    found.dedup();
+    found
+}
+
+#[test]
+fn a_flow_says_what_it_was_part_of_and_whose_it_was_whatever_dies() {
+    let world = World::new();
+    let _server = HttpServer::start(&format!("{SERVER}:80"));
+    // Allowed and denied, looked up and connected to, and a request that is seen.
+    let script =
+        "curl -sS http://server.test/x; curl -sS http://93.184.215.15/; getent hosts other.test; true";
+    for with_engine in [false, true] {
+        let serving = with_engine.then(|| engine(&world, &[]));
+        let tenant: &[&str] = if with_engine { &["--tenant", "acme"] } else { &[] };
+        let id = world.create(&[tenant, &["--allow", "server.test"]].concat());
+        let exec = |words: &[&str]| {
+            let began = world.json(&[&["exec", "-d"], words, &[&id, "--", "sh", "-c", script]].concat());
+            let exec = began["exec"].clone();
+            let ended = world.run(&["attach", &id, &exec.to_string()]);
+            assert!(ended.status.success(), "{ended:?}");
+            exec
+        };
+        let told = [
+            exec(&["--stage", "coder", "--tool-call", "toolu_01"]),
+            exec(&["--tool-call", "functions.run:2"]),
+            exec(&[]),
+        ];
+        send(world.door("worker").unwrap(), Signal::KILL);
+        let after = exec(&["--stage", "after"]);
+        let expected = [
+            vec![("coder".into(), "toolu_01".into())],
+            vec![(Value::Null, "functions.run:2".into())],
+            vec![(Value::Null, Value::Null)],
+            vec![("after".into(), Value::Null)],
+        ];
+        let check = |when: &str| {
+            let flows = world.flows(&id);
+            for (exec, expected) in told.iter().chain([&after]).zip(&expected) {
+                assert_eq!(purposes(&flows, exec), *expected, "execution {exec}, {when}: {flows:?}");
+            }
+            for flow in &flows {
+                let (tenant, session) =
+                    if with_engine { ("acme".into(), (*id).into()) } else { Default::default() };
+                assert_eq!((&flow["tenant"], &flow["session"]), (&tenant, &session), "{when}");
+            }
+            let reasons = |reason: &str| flows.iter().filter(|flow| flow["reason"] == reason).count();
+            assert!(reasons("not_listed") >= 8, "{flows:?}");
+        };
+        check("while it runs");
+        let table = String::from_utf8(world.run(&["egress", &id]).stdout).unwrap();
+        let ends = |end: &str| table.lines().filter(|line| line.ends_with(end)).count();
+        assert!(ends("  stage coder  call toolu_01") >= 4 && ends("  call functions.run:2") >= 4, "{table}");
+        let killed = world.run(&["kill", &id]);
+        assert!(killed.status.success(), "{killed:?}");
+        send(world.door("supervisor").unwrap(), Signal::KILL);
+        drop(serving);
+        check("after everything");
+    }
+}
+
+#[test]
+fn words_that_cannot_be_told_are_refused() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let long = "x".repeat(65);
+    for (option, word) in
+        [("--stage", ""), ("--stage", "two words"), ("--tool-call", "\u{1b}[2J"), ("--tool-call", &*long)]
+    {
+        let output = world.run(&["exec", option, word, &id, "--", "true"]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{stderr}");
+        assert!(stderr.contains(option) && stderr.contains("hint: "), "{stderr}");
+    }
+    let output = world.run(&["create", "--tenant", "a/b"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("--tenant") && stderr.contains("hint: "), "{stderr}");
+    let output = world.run(&["create", "--tenant", "acme"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("option `--tenant` needs an engine"), "{stderr}");
 }

@@ -25,8 +25,8 @@ fn text(output: Output) -> String {
 }
 
 /// An engine that serves the world from now on.
-fn engine(world: &World) -> Program {
-    let mut child = world.command(&["engine"]).spawn().unwrap();
+pub fn engine(world: &World, options: &[&str]) -> Program {
+    let mut child = world.command(&[&["engine"], options].concat()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("serving "), "{said}");
@@ -45,7 +45,7 @@ fn what_was_denied_is_said_once() {
     assert_eq!((notices(&output), object["denied"].as_array().unwrap().len()), (0, 1), "{object}");
 
     let id = world.create(&["--allow", "server.test"]);
-    for engine in [None, Some(engine(&world))] {
+    for engine in [None, Some(engine(&world, &[]))] {
         let by = if engine.is_some() { "an engine" } else { "itself" };
         assert_eq!(notices(&told(&["exec", &id])), 1, "by {by}");
         let object: Value = serde_json::from_slice(&told(&["exec", "--json", &id]).stdout).unwrap();
@@ -62,7 +62,7 @@ fn a_policy_is_shown_and_changed_and_what_came_of_it_is_told() {
         .unwrap();
     let file = file.to_str().unwrap();
     let ask = "curl -sS --max-time 10 http://server.test/";
-    for engine in [None, Some(engine(&world))] {
+    for engine in [None, Some(engine(&world, &[]))] {
         let asked = server.asked().len();
         let id = world.create(&["--policy", file]);
         assert_ne!(world.shell(&id, ask)["exit_code"], 0);

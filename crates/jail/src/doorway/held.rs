@@ -9,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belljar_core::ExecId;
 use belljar_core::wire::{Decoder, Frame, MAX_CONTROL};
 use rustix::io::Errno;
 use rustix::net::{
@@ -19,7 +18,7 @@ use rustix::net::{
 };
 
 use super::Doorway;
-use crate::control::{Answer, CONVERSATION, Open, PROTOCOL, Request, SOCKET_FILE};
+use crate::control::{Answer, CONVERSATION, Caller, Open, PROTOCOL, Request, SOCKET_FILE};
 
 /// A monitor that says nothing for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -72,9 +71,9 @@ pub fn fetch(state_dir: &Path) -> io::Result<Doorway> {
 
 /// The execution of a sandbox whose packets have this mark; `None` if there is none, or it ended long ago. Waits and fails as
 /// [`fetch`] does.
-pub fn whose(state_dir: &Path, mark: u32) -> io::Result<Option<ExecId>> {
+pub fn whose(state_dir: &Path, mark: u32) -> io::Result<Option<Caller>> {
     match ask(state_dir, Request::Whose { mark })? {
-        (Answer::Whose(exec), _) => Ok(exec),
+        (Answer::Whose(caller), _) => Ok(caller),
         (other, _) => Err(failure(other)),
     }
 }

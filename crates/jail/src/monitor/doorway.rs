@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::client::Role;
 use super::{Service, answer};
-use crate::control::Answer;
+use crate::control::{Answer, Caller};
 
 /// How many are known at a time: executions that run, and the last of those that do not.
 const MOST: usize = 4096;
@@ -18,23 +18,24 @@ const HEARINGS: u32 = 64;
 /// The marks of executions: the lower halves of their cgroups' numbers.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    known: BTreeMap<u32, ExecId>,
+    known: BTreeMap<u32, Caller>,
     /// The oldest first.
     order: VecDeque<(u32, ExecId)>,
 }
 
 impl Marks {
     /// Takes note of a mark. If there are too many, the oldest is forgotten that is of no execution which `runs`.
-    fn note(&mut self, mark: u32, exec: ExecId, runs: impl Fn(ExecId) -> bool) {
+    fn note(&mut self, mark: u32, caller: Caller, runs: impl Fn(ExecId) -> bool) {
+        let exec = caller.exec;
         // A number may be had again, by a cgroup that is made when the other is long gone.
-        self.known.insert(mark, exec);
+        self.known.insert(mark, caller);
         self.order.push_back((mark, exec));
         if self.order.len() <= MOST {
             return;
         }
         let oldest = self.order.iter().position(|(_, exec)| !runs(*exec)).unwrap_or(0);
         if let Some((mark, exec)) = self.order.remove(oldest)
-            && self.known.get(&mark) == Some(&exec)
+            && self.known.get(&mark).is_some_and(|caller| caller.exec == exec)
         {
             self.known.remove(&mark);
         }
@@ -50,9 +51,10 @@ impl Service {
             return;
         }
         execution.is_marked = true;
+        let caller = Caller { exec, purpose: execution.purpose.clone() };
         // Packets carry no more of it.
         let mark = cgroup as u32;
-        marks.note(mark, exec, |exec| executions.get(&exec.0).is_some_and(|one| one.outcome.is_none()));
+        marks.note(mark, caller, |exec| executions.get(&exec.0).is_some_and(|one| one.outcome.is_none()));
     }
 
     pub(super) fn tell_whose(&mut self, client: u64, mark: u32) {
@@ -62,8 +64,8 @@ impl Service {
                 break;
             }
         }
-        let exec = self.marks.known.get(&mark).copied();
-        self.finish(client, &Answer::Whose(exec));
+        let caller = self.marks.known.get(&mark).cloned();
+        self.finish(client, &Answer::Whose(caller));
     }
 
     /// Whether there is something to hear. That it is gone is not: others will notice.
@@ -89,30 +91,36 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use belljar_core::Purpose;
+
     use super::*;
+
+    fn caller(exec: u32) -> Caller {
+        Caller { exec: ExecId(exec), purpose: Purpose::default() }
+    }
 
     #[test]
     fn the_newest_are_known_and_those_that_run() {
         let mut marks = Marks::default();
         let last = MOST as u32 + 100;
         for number in 1..=last {
-            marks.note(number, ExecId(number), |exec| exec == ExecId(1));
+            marks.note(number, caller(number), |exec| exec == ExecId(1));
         }
         assert_eq!((marks.known.len(), marks.order.len()), (MOST, MOST));
-        assert_eq!(marks.known.get(&1), Some(&ExecId(1)), "it runs");
+        assert_eq!(marks.known.get(&1), Some(&caller(1)), "it runs");
         assert_eq!(marks.known.get(&2), None);
-        assert_eq!(marks.known.get(&last), Some(&ExecId(last)));
-        assert_eq!(marks.known.get(&(last - MOST as u32 + 2)), Some(&ExecId(last - MOST as u32 + 2)));
+        assert_eq!(marks.known.get(&last), Some(&caller(last)));
+        assert_eq!(marks.known.get(&(last - MOST as u32 + 2)), Some(&caller(last - MOST as u32 + 2)));
     }
 
     #[test]
     fn a_number_that_is_had_again_is_the_later_ones() {
         let mut marks = Marks::default();
-        marks.note(7, ExecId(1), |_| false);
-        marks.note(7, ExecId(2), |_| false);
+        marks.note(7, caller(1), |_| false);
+        marks.note(7, caller(2), |_| false);
         for number in 1..MOST as u32 {
-            marks.note(number + 100, ExecId(number + 2), |_| false);
+            marks.note(number + 100, caller(number + 2), |_| false);
         }
-        assert_eq!(marks.known.get(&7), Some(&ExecId(2)), "the first was forgotten, not the second");
+        assert_eq!(marks.known.get(&7), Some(&caller(2)), "the first was forgotten, not the second");
     }
 }

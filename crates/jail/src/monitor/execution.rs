@@ -1,7 +1,7 @@
 //! One command, as its monitor knows it.
 
 use belljar_core::wire::{Exit, KillReason};
-use belljar_core::{Command, Ending, ExecId, ExecInfo, Position, Stream, Termination, UserName};
+use belljar_core::{Command, Ending, ExecId, ExecInfo, Position, Purpose, Stream, Termination, UserName};
 
 use super::input::Input;
 use crate::spool::Spool;
@@ -27,6 +27,7 @@ pub(super) struct Execution {
     pub(super) command: Command,
     pub(super) user: UserName,
     pub(super) key: Option<String>,
+    pub(super) purpose: Purpose,
     pub(super) sink: Sink,
     /// Output that went straight to a client.
     pub(super) passed: Position,
@@ -50,6 +51,7 @@ impl Execution {
             user: self.user,
             termination: self.outcome.map(|outcome| outcome.termination),
             key: self.key.clone(),
+            purpose: self.purpose.clone(),
             said: self.end(),
         }
     }

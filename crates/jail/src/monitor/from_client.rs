@@ -196,6 +196,7 @@ impl Service {
             command: request.command.clone(),
             user: request.user,
             key: request.key,
+            purpose: request.purpose,
             sink,
             passed: Position::START,
             input: Input::new(),

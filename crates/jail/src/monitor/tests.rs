@@ -93,7 +93,7 @@ impl Desk {
 
     fn whose(&mut self, mark: u32) -> Option<ExecId> {
         match self.ask(Some(0), Request::Whose { mark }) {
-            Answer::Whose(exec) => exec,
+            Answer::Whose(caller) => caller.map(|caller| caller.exec),
             other => panic!("{other:?}"),
         }
     }

@@ -155,7 +155,7 @@ impl FlowLog {
 
 #[cfg(test)]
 mod tests {
-    use belljar_core::FlowKind;
+    use belljar_core::{FlowKind, Purpose};
 
     use super::*;
 
@@ -164,6 +164,8 @@ mod tests {
             seq: 0,
             time_ms: 1,
             exec: Some(ExecId(exec)),
+            purpose: Purpose::default(),
+            owner: None,
             kind: FlowKind::Tcp,
             host: "a.example".into(),
             port: Some(443),

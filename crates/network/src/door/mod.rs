@@ -13,6 +13,7 @@ mod clock;
 mod log;
 mod message;
 mod place;
+mod purposes;
 pub mod supervisor;
 pub mod worker;
 

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use super::channel::{self, Channel};
 use super::log::{Counts, FlowLog};
 use super::message::{Answer, Ask, Opening, Order, Word};
+use super::purposes::Purposes;
 use super::{LOCK_FILE, SOCKET_FILE, place};
 
 /// A door that nobody needs is closed after this long.
@@ -109,6 +110,8 @@ struct Kept {
     policy: NetworkPolicy,
     names: VecDeque<(u32, HostName)>,
     first_place: u32,
+    /// What executions are a part of.
+    purposes: Purposes,
     /// What has begun and not ended.
     open: HashMap<u64, Flow>,
     /// What went through, of flows that have not ended as well.
@@ -144,6 +147,11 @@ impl Kept {
         if let Err(error) = self.log.push(flow) {
             tracing::error!(%error, "cannot write down a flow");
         }
+    }
+
+    /// A flow with what it was part of, whatever the worker says of that. Whose it was is the same for all, and in the lease.
+    fn explained(&self, flow: Flow) -> Flow {
+        Flow { purpose: self.purposes.of(flow.exec), owner: None, ..flow }
     }
 
     /// Writes down what had begun when the worker died.
@@ -296,9 +304,9 @@ impl Supervisor {
             };
             // Every name that was given an address is in the list of flows, but perhaps the last few.
             let first_place = u32::try_from((seq + AHEAD) % u64::from(u32::MAX)).unwrap_or(0);
-            let names = VecDeque::new();
-            let open = HashMap::new();
-            let mut kept = Kept { doorway, policy, names, first_place, open, moved, written: None, log };
+            let (names, purposes, open) = (VecDeque::new(), Purposes::default(), HashMap::new());
+            let mut kept =
+                Kept { doorway, policy, names, first_place, purposes, open, moved, written: None, log };
             kept.write_moved(&directory);
             io::Result::Ok(kept)
         });
@@ -446,12 +454,19 @@ impl Supervisor {
                 if !state.kept.contains_key(&sandbox) {
                     return;
                 }
-                let (directory, channel, asking) =
-                    (self.directory(&sandbox), channel.clone(), self.asking.clone());
+                let (supervisor, channel) = (self.clone(), channel.clone());
                 tokio::spawn(async move {
-                    let _place = asking.acquire().await;
+                    let _place = supervisor.asking.acquire().await;
+                    let directory = supervisor.directory(&sandbox);
                     let ask = tokio::task::spawn_blocking(move || doorway::whose(&directory, mark));
-                    let exec = ask.await.ok().and_then(io::Result::ok).flatten();
+                    let caller = ask.await.ok().and_then(io::Result::ok).flatten();
+                    let exec = caller.as_ref().map(|caller| caller.exec);
+                    // Before the worker can tell of it.
+                    if let Some(caller) = caller
+                        && let Some(kept) = supervisor.state().kept.get_mut(&sandbox)
+                    {
+                        kept.purposes.note(caller.exec, caller.purpose);
+                    }
                     let _ = channel.send(&Order::Whose { serial, exec }, &[]).await;
                 });
             }
@@ -467,7 +482,8 @@ impl Supervisor {
                 if let Some(kept) = state.kept.get_mut(&sandbox)
                     && kept.open.len() < MOST_OPEN
                 {
-                    kept.open.insert(trip, *flow);
+                    let flow = kept.explained(*flow);
+                    kept.open.insert(trip, flow);
                 }
             }
             Word::Told { sandbox, trip } => {
@@ -477,8 +493,13 @@ impl Supervisor {
             }
             Word::Flow { sandbox, trip, flow } => {
                 if let Some(kept) = state.kept.get_mut(&sandbox) {
-                    kept.open.remove(&trip);
-                    kept.write_flow(*flow);
+                    let began = kept.open.remove(&trip).filter(|began| began.exec == flow.exec);
+                    let flow = match began {
+                        // What it was part of may be forgotten since.
+                        Some(began) => Flow { purpose: began.purpose, owner: None, ..*flow },
+                        None => kept.explained(*flow),
+                    };
+                    kept.write_flow(flow);
                 }
             }
             Word::Moved { sandbox, more } => {

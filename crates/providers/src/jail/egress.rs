@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_core::{FLOW_FILES, Flow, FlowStream, MOVED_FILE, Moved, POLICY_FILE, SandboxStats};
+use belljar_core::{FLOW_FILES, Flow, FlowStream, MOVED_FILE, Moved, Owner, POLICY_FILE, SandboxStats};
 use futures_util::stream;
 use rustix::fs::{Mode, OFlags};
 
-use super::record::{is_alive, read_json};
+use super::record::{Lease, is_alive, read_json};
 use super::sandbox::blocking;
 use crate::home::problem;
 
@@ -57,6 +57,7 @@ pub(super) async fn counted(state_dir: &Path) {
 pub(super) fn flows(state_dir: PathBuf, after: u64, follow: bool) -> FlowStream {
     let following = Following {
         log: Log { state_dir, after, files: VecDeque::new() },
+        owner: None,
         ready: VecDeque::new(),
         follow,
         in_vain: 0,
@@ -70,6 +71,8 @@ pub(super) fn flows(state_dir: PathBuf, after: u64, follow: bool) -> FlowStream 
 
 struct Following {
     log: Log,
+    /// Whose the sandbox is, once that was looked for.
+    owner: Option<Option<Owner>>,
     ready: VecDeque<Flow>,
     follow: bool,
     /// Looks that found nothing, since nobody waits for more than what is there.
@@ -81,27 +84,30 @@ impl Following {
     async fn next(&mut self) -> Option<belljar_core::Result<Flow>> {
         loop {
             if let Some(flow) = self.ready.pop_front() {
-                return Some(Ok(flow));
+                let owner = self.owner.clone().flatten();
+                return Some(Ok(Flow { owner, ..flow }));
             }
             if self.over {
                 return None;
             }
             let nowhere = Log { state_dir: PathBuf::new(), after: 0, files: VecDeque::new() };
             let (mut log, follow) = (std::mem::replace(&mut self.log, nowhere), self.follow);
+            let owner = self.owner.take();
             let looked = blocking(move || {
                 // Before the look: what is written until it ends is seen.
                 let goes_on = follow && is_alive(&log.state_dir);
+                let owner = owner.unwrap_or_else(|| Lease::read(&log.state_dir)?.spec.owner);
                 let found = log.read().map_err(|error| problem(&log.state_dir, &error))?;
-                Ok((log, found, goes_on))
+                Ok((log, owner, found, goes_on))
             });
-            let (log, found, goes_on) = match looked.await {
+            let (log, owner, found, goes_on) = match looked.await {
                 Ok(looked) => looked,
                 Err(error) => {
                     self.over = true;
                     return Some(Err(error));
                 }
             };
-            self.log = log;
+            (self.log, self.owner) = (log, Some(owner));
             match found {
                 Found::Flows(flows) => {
                     self.in_vain = 0;
@@ -233,7 +239,7 @@ mod tests {
     use std::fs::{self, OpenOptions};
     use std::io::Write;
 
-    use belljar_core::{FlowKind, Verdict};
+    use belljar_core::{FlowKind, Purpose, Verdict};
     use futures_util::StreamExt;
 
     use super::*;
@@ -243,6 +249,8 @@ mod tests {
             seq,
             time_ms: 1,
             exec: None,
+            purpose: Purpose::default(),
+            owner: None,
             kind: FlowKind::Tcp,
             host: "example.org".into(),
             port: Some(443),

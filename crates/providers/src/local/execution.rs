@@ -102,6 +102,7 @@ impl Execution {
             user: self.request.user,
             termination: self.journal.termination(),
             key: self.request.key.clone(),
+            purpose: self.request.purpose.clone(),
             said: self.journal.said(),
         }
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, SandboxId, Verdict};
+use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, Purpose, SandboxId, Verdict};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -16,10 +16,8 @@ use super::outbox::Outbox;
 use super::resolver::{AT_ONCE, NoAddress, Resolver};
 use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
+use crate::door::purposes::GENERATION;
 use crate::policy::{Allowed, Denied, Destination, Reason};
-
-/// Marks whose executions are remembered.
-const MOST_MARKS: usize = 4096;
 
 /// What all its connections share.
 #[derive(Debug)]
@@ -108,7 +106,7 @@ impl Served {
         }
         let exec = self.outbox.whose(&self.id, mark).await.ok_or(Unattributed)?;
         let mut marks = self.marks();
-        if marks.len() >= MOST_MARKS {
+        if marks.len() >= GENERATION {
             marks.clear();
         }
         marks.insert(mark, exec);
@@ -155,6 +153,9 @@ impl Served {
             seq: 0,
             time_ms: now_ms(),
             exec,
+            // The supervisor knows, and says so.
+            purpose: Purpose::default(),
+            owner: None,
             kind,
             host,
             port,
