@@ -63,9 +63,10 @@ pub(crate) async fn new_engine(
     let reception = Reception::open(home.path())?;
     let store = Sqlite::open(&database(home.path())).await?;
     let path = home.path().to_owned();
+    let tenants = config.tenants.clone();
     let provider = |epoch| {
         lock.set_epoch(epoch)?;
-        Ok(Arc::new(jail(home)?.with_epoch(epoch)) as Arc<dyn Provider>)
+        Ok(Arc::new(jail(home)?.with_epoch(epoch).with_tenants(&tenants)?) as Arc<dyn Provider>)
     };
     let engine = Engine::start(Arc::new(store), lock.epoch(), provider, config).await?;
     Ok((engine, lock, reception, path))

@@ -174,7 +174,12 @@ pub trait Door: fmt::Debug + Send + Sync {
 
 /// The file in a sandbox's directory that holds the policy in force, sets resolved, as JSON.
 pub const POLICY_FILE: &str = "network.json";
-/// The file there that holds how much it has moved, as JSON; while it runs, at most a second old.
+/// The file there that holds what the sandbox was made from, as JSON: `spec` is a [`SandboxSpec`](crate::SandboxSpec).
+pub const LEASE_FILE: &str = "lease.json";
+/// The file in the data directory that holds what tenants may use, as JSON: a [`TenantLimits`](crate::TenantLimits). A sandbox
+/// that has an owner is not served without it.
+pub const TENANTS_FILE: &str = "tenants.json";
+/// The file in its directory that holds how much it has moved, as JSON; while it runs, at most a second old.
 pub const MOVED_FILE: &str = "egress.moved";
 /// The files there that hold its flows as lines of JSON: the newer, and the one before.
 pub const FLOW_FILES: [&str; 2] = ["egress", "egress.old"];

@@ -18,12 +18,14 @@ mod limits;
 mod policy;
 mod provider;
 mod spec;
+mod tenants;
 pub mod wall;
 pub mod wire;
 
 pub use capability::{Capabilities, Capability};
 pub use egress::{
-    Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, MOVED_FILE, Moved, Network, POLICY_FILE, Verdict,
+    Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, LEASE_FILE, MOVED_FILE, Moved, Network,
+    POLICY_FILE, TENANTS_FILE, Verdict,
 };
 pub use error::{Error, ErrorCode, Result};
 pub use exec::{
@@ -42,4 +44,5 @@ pub use provider::{
     SandboxState, SandboxStats,
 };
 pub use spec::{Owner, SandboxSpec};
+pub use tenants::{NetShare, Share, TenantLimits};
 pub use wall::Wall;

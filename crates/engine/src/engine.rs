@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use belljar_core::{
     Capability, Error, ErrorCode, Owner, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats,
+    TenantLimits,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub rounds: Duration,
     /// What use costs.
     pub prices: PriceTable,
+    /// What the sandboxes of a tenant may use together. Whoever makes the provider sees to it.
+    pub tenants: TenantLimits,
 }
 
 impl Default for Config {
@@ -52,6 +55,7 @@ impl Default for Config {
             most_kept: 10_000,
             rounds: Duration::from_secs(1),
             prices: PriceTable::default(),
+            tenants: TenantLimits::default(),
         }
     }
 }

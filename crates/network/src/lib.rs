@@ -7,3 +7,4 @@ pub mod dns;
 pub mod door;
 pub mod http;
 pub mod policy;
+pub mod tenants;

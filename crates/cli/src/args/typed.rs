@@ -590,7 +590,8 @@ impl PolicyTestArgs {
 #[command(after_long_help = "\
 Examples:
   belljar engine
-  belljar engine --room 200 --line 1000 --keep 7d")]
+  belljar engine --room 200 --line 1000 --keep 7d
+  belljar engine --tenants tenants.toml")]
 pub(crate) struct EngineArgs {
     /// How many sandboxes there is room for at once
     #[arg(long, value_name = "N", default_value = "2400")]
@@ -607,6 +608,9 @@ pub(crate) struct EngineArgs {
     /// How many ended sandboxes are remembered at most
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) most: String,
+    /// What the sandboxes of a tenant may use together, a file of TOML; without it nothing is limited by tenant
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tenants: Option<PathBuf>,
     /// How long callers may finish what they are at when the engine is told to stop; told twice, it stops at once
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     pub(crate) grace: String,

@@ -1,13 +1,17 @@
 //! `belljar engine` and what can be asked of it: `events`, `usage`, `backup`, `restore`.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
-use belljar_core::{Error, ErrorCode, Result, SandboxId, Span};
+use belljar_core::{Error, ErrorCode, Result, SandboxId, Span, TenantLimits};
 use belljar_engine::Config;
 use belljar_engine::admission::Capacity;
 use belljar_engine::event::Event;
 use belljar_engine::session::Tenant;
 use belljar_engine::store::Store;
+use belljar_network::policy::file;
 use tokio::sync::oneshot;
 
 use super::Context;
@@ -26,6 +30,7 @@ pub(crate) async fn engine(context: &Context, args: EngineArgs) -> Result<Status
         patience: span("--patience", &args.patience)?,
         keep: span("--keep", &args.keep)?,
         most_kept: number("--most", &args.most)?,
+        tenants: args.tenants.as_deref().map(tenants).transpose()?.unwrap_or_default(),
         ..Config::default()
     };
     let grace = span("--grace", &args.grace)?;
@@ -153,6 +158,25 @@ fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T> {
         )
         .hint("give a whole number")
     })
+}
+
+/// Reads what tenants may use.
+fn tenants(path: &Path) -> Result<TenantLimits> {
+    let wrong = |code, problem: String| {
+        Error::new(code, format!("option `--tenants`: {}: {problem}", path.display()))
+            .hint("docs/engine.md tells how the file is written")
+    };
+    let mut bytes = Vec::new();
+    let most = file::MAX_SIZE as u64 + 1;
+    File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            _ => ErrorCode::InvalidArgument,
+        };
+        wrong(code, error.to_string())
+    })?;
+    belljar_network::tenants::read(&bytes)
+        .map_err(|error| wrong(ErrorCode::InvalidArgument, error.to_string()))
 }
 
 fn span(option: &str, text: &str) -> Result<Duration> {

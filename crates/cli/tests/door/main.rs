@@ -14,4 +14,5 @@ mod everyday;
 mod limits;
 mod memory;
 mod nothing_else;
+mod tenants;
 mod tools;

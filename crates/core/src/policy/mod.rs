@@ -117,7 +117,7 @@ impl NetLimits {
 }
 
 /// A size as a number of bytes or as text with a unit.
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+pub(crate) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a number of bytes, or text with a unit such as \"8m\" or \"1.5GiB\"")]
     enum Form {

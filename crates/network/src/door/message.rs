@@ -1,7 +1,11 @@
 //! What is said: by callers to the door, by the supervisor to the worker, and back.
 
-use belljar_core::{Denial, Error, ExecId, Flow, HostName, Moved, NetworkPolicy, SandboxId};
+use belljar_core::{
+    Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, SandboxId, Tenant,
+};
 use serde::{Deserialize, Serialize};
+
+use super::tenants::Day;
 
 /// What a caller asks, as a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,7 +34,7 @@ pub(super) enum Order {
     /// Serve a sandbox.
     Open(Box<Opening>),
     /// Judge by another policy from now on; answered with [`Word::Done`].
-    Policy { sandbox: SandboxId, policy: NetworkPolicy, serial: u64 },
+    Policy { sandbox: SandboxId, policy: NetworkPolicy, tenant: Option<TenantShare>, serial: u64 },
     /// The sandbox has ended.
     Close { sandbox: SandboxId, serial: u64 },
     /// The answer to [`Word::Whose`].
@@ -44,6 +48,8 @@ pub(super) enum Order {
 pub(super) struct Opening {
     pub(super) sandbox: SandboxId,
     pub(super) policy: NetworkPolicy,
+    /// What its tenant may use, if that has limits.
+    pub(super) tenant: Option<TenantShare>,
     /// Whether marks tell executions apart on this host.
     pub(super) attributed: bool,
     /// What it has moved so far.
@@ -53,6 +59,15 @@ pub(super) struct Opening {
     /// Where there are none: the first place that none has had.
     pub(super) first_place: u32,
     pub(super) serial: u64,
+}
+
+/// What the sandboxes of a tenant may use together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct TenantShare {
+    pub(super) tenant: Tenant,
+    pub(super) bounds: NetLimits,
+    /// What they have moved today; a worker that has served one of them knows better.
+    pub(super) day: Day,
 }
 
 /// What the worker tells the supervisor.

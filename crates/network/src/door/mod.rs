@@ -15,6 +15,7 @@ mod message;
 mod place;
 mod purposes;
 pub mod supervisor;
+mod tenants;
 pub mod worker;
 
 pub use client::Client;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use belljar_core::wire::Frame;
 use belljar_core::{
     Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId, Verdict,
+    SandboxId, Tenant, Verdict,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
@@ -26,8 +26,9 @@ use tokio::time::Instant;
 
 use super::channel::{self, Channel};
 use super::log::{Counts, FlowLog};
-use super::message::{Answer, Ask, Opening, Order, Word};
+use super::message::{Answer, Ask, Opening, Order, TenantShare, Word};
 use super::purposes::Purposes;
+use super::tenants::{self, Tenants};
 use super::{LOCK_FILE, SOCKET_FILE, place};
 
 /// A door that nobody needs is closed after this long.
@@ -64,6 +65,7 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     let supervisor = Arc::new(Supervisor {
+        home: home.to_owned(),
         sandboxes: home.join("sandboxes"),
         state: Mutex::default(),
         fresh: Notify::new(),
@@ -86,6 +88,7 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
 }
 
 struct Supervisor {
+    home: PathBuf,
     sandboxes: PathBuf,
     state: Mutex<State>,
     /// There is another worker.
@@ -97,6 +100,7 @@ struct Supervisor {
 #[derive(Default)]
 struct State {
     kept: HashMap<SandboxId, Kept>,
+    tenants: Tenants,
     worker: Option<Arc<Channel>>,
     /// Who waits for a worker to have carried out an order.
     waiting: HashMap<u64, oneshot::Sender<()>>,
@@ -108,6 +112,8 @@ struct State {
 struct Kept {
     doorway: Doorway,
     policy: NetworkPolicy,
+    /// Its tenant, if that has limits.
+    tenant: Option<Tenant>,
     names: VecDeque<(u32, HostName)>,
     first_place: u32,
     /// What executions are a part of.
@@ -126,19 +132,28 @@ impl State {
         self.serial += 1;
         self.serial
     }
-}
 
-impl Kept {
-    fn opening(&self, sandbox: &SandboxId, serial: u64) -> Order {
-        Order::Open(Box::new(Opening {
+    /// What the worker is told of a sandbox. None that has a tenant with limits is served without them.
+    fn opening(&self, sandbox: &SandboxId, serial: u64) -> Option<Order> {
+        let kept = self.kept.get(sandbox)?;
+        Some(Order::Open(Box::new(Opening {
             sandbox: sandbox.clone(),
-            policy: self.policy.clone(),
-            attributed: self.doorway.marks,
-            moved: self.moved,
-            names: self.names.iter().cloned().collect(),
-            first_place: self.first_place,
+            policy: kept.policy.clone(),
+            tenant: self.share(kept)?,
+            attributed: kept.doorway.marks,
+            moved: kept.moved,
+            names: kept.names.iter().cloned().collect(),
+            first_place: kept.first_place,
             serial,
-        }))
+        })))
+    }
+
+    /// What its tenant may use, which may be without limits; nothing if that is not known.
+    fn share(&self, kept: &Kept) -> Option<Option<TenantShare>> {
+        match &kept.tenant {
+            Some(tenant) => Some(Some(self.tenants.share(tenant)?)),
+            None => Some(None),
+        }
     }
 }
 
@@ -197,7 +212,13 @@ impl Supervisor {
             if entry.path().join(POLICY_FILE).exists()
                 && let Err(error) = self.take_in(&id).await
             {
-                tracing::debug!(sandbox = %id, %error, "not taken in");
+                // Those that have ended are gone.
+                match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        tracing::debug!(sandbox = %id, %error, "not taken in");
+                    }
+                    _ => tracing::warn!(sandbox = %id, %error, "not served"),
+                }
             }
         }
     }
@@ -271,27 +292,42 @@ impl Supervisor {
                 Error::new(ErrorCode::Lost, format!("the door cannot reach the sandbox's network: {error}"))
                     .hint("`belljar ls -a` shows whether it has ended")
             })?;
-            return self
-                .carried_out(|state, serial| Some(state.kept.get(sandbox)?.opening(sandbox, serial)))
-                .await;
+            return self.carried_out(|state, serial| state.opening(sandbox, serial)).await;
         }
-        let policy = read_policy(&self.directory(sandbox)).map_err(|error| {
+        let directory = self.directory(sandbox);
+        let policy = read_policy(&directory).map_err(|error| {
             Error::new(ErrorCode::Internal, format!("cannot read the sandbox's policy: {error}"))
         })?;
+        let found = tenants::find(&self.home, &directory);
+        // Where that is not known, what was known of it before holds on.
+        let unknown = found.as_ref().err().map(|error| {
+            Error::new(ErrorCode::Internal, format!("the sandbox has its new policy, but {error}"))
+                .hint("start the engine again: it writes down what tenants may use")
+        });
+        {
+            let mut state = self.state();
+            let tenant = found.ok().map(|found| found.map(|found| state.tenants.note(found)));
+            if let Some(kept) = state.kept.get_mut(sandbox) {
+                kept.policy = policy;
+                kept.tenant = tenant.unwrap_or_else(|| kept.tenant.take());
+            }
+        }
         self.carried_out(|state, serial| {
-            let kept = state.kept.get_mut(sandbox)?;
-            kept.policy = policy.clone();
-            Some(Order::Policy { sandbox: sandbox.clone(), policy: policy.clone(), serial })
+            let kept = state.kept.get(sandbox)?;
+            let (policy, tenant) = (kept.policy.clone(), state.share(kept)?);
+            Some(Order::Policy { sandbox: sandbox.clone(), policy, tenant, serial })
         })
-        .await
+        .await?;
+        unknown.map_or(Ok(()), Err)
     }
 
     /// Gets the sockets of a sandbox from its monitor, and watches for its end. The worker is not told yet.
     async fn take_in(self: &Arc<Self>, sandbox: &SandboxId) -> io::Result<()> {
-        let directory = self.directory(sandbox);
+        let (home, directory) = (self.home.clone(), self.directory(sandbox));
         let end = await_end(&directory).await?;
         let kept = tokio::task::spawn_blocking(move || {
             let doorway = doorway::fetch(&directory)?;
+            let found = tenants::find(&home, &directory)?;
             let log = FlowLog::open(&directory)?;
             let policy = read_policy(&directory)?;
             let Counts { seq, sent, received } = log.counts();
@@ -305,14 +341,28 @@ impl Supervisor {
             // Every name that was given an address is in the list of flows, but perhaps the last few.
             let first_place = u32::try_from((seq + AHEAD) % u64::from(u32::MAX)).unwrap_or(0);
             let (names, purposes, open) = (VecDeque::new(), Purposes::default(), HashMap::new());
-            let mut kept =
-                Kept { doorway, policy, names, first_place, purposes, open, moved, written: None, log };
+            let mut kept = Kept {
+                doorway,
+                policy,
+                tenant: None,
+                names,
+                first_place,
+                purposes,
+                open,
+                moved,
+                written: None,
+                log,
+            };
             kept.write_moved(&directory);
-            io::Result::Ok(kept)
+            io::Result::Ok((kept, found))
         });
-        let kept = kept.await.map_err(io::Error::other)??;
-        // Another caller may have been faster; both have the same.
-        self.state().kept.entry(sandbox.clone()).or_insert(kept);
+        let (mut kept, found) = kept.await.map_err(io::Error::other)??;
+        {
+            let mut state = self.state();
+            kept.tenant = found.map(|found| state.tenants.note(found));
+            // Another caller may have been faster; both have the same.
+            state.kept.entry(sandbox.clone()).or_insert(kept);
+        }
         let (supervisor, sandbox) = (self.clone(), sandbox.clone());
         tokio::spawn(async move {
             end.wait().await;
@@ -336,9 +386,12 @@ impl Supervisor {
 
     /// Writes down how much has been moved, where that has changed.
     fn write_moved(&self) {
-        for (sandbox, kept) in &mut self.state().kept {
+        let mut state = self.state();
+        let State { kept, tenants, .. } = &mut *state;
+        for (sandbox, kept) in &mut *kept {
             kept.write_moved(&self.directory(sandbox));
         }
+        tenants.write(&self.home, |tenant| kept.values().any(|kept| kept.tenant.as_ref() == Some(tenant)));
     }
 
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Answer {
@@ -420,7 +473,7 @@ impl Supervisor {
             state
                 .kept
                 .iter()
-                .filter_map(|(id, kept)| Some((kept.opening(id, serial), copies(&kept.doorway).ok()?)))
+                .filter_map(|(id, kept)| Some((state.opening(id, serial)?, copies(&kept.doorway).ok()?)))
                 .collect()
         };
         let tell = async {
@@ -503,9 +556,13 @@ impl Supervisor {
                 }
             }
             Word::Moved { sandbox, more } => {
-                if let Some(Kept { moved, .. }) = state.kept.get_mut(&sandbox) {
+                let State { kept, tenants, .. } = &mut *state;
+                if let Some(Kept { moved, tenant, .. }) = kept.get_mut(&sandbox) {
                     moved.sent = moved.sent.saturating_add(more.sent);
                     moved.received = moved.received.saturating_add(more.received);
+                    if let Some(tenant) = tenant {
+                        tenants.moved(tenant, more.sent.saturating_add(more.received));
+                    }
                 }
             }
         }
@@ -525,7 +582,7 @@ fn read_policy(directory: &Path) -> io::Result<NetworkPolicy> {
     read(&directory.join(POLICY_FILE), MAX_POLICY)
 }
 
-fn read<T: DeserializeOwned>(path: &Path, most: u64) -> io::Result<T> {
+pub(super) fn read<T: DeserializeOwned>(path: &Path, most: u64) -> io::Result<T> {
     let mut text = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)

@@ -60,6 +60,12 @@ pub enum Reason {
     TooManyRequests,
     /// As many bytes went through as may in all.
     VolumeUsedUp,
+    /// As many connections are open as all sandboxes of the tenant may have.
+    TenantTooManyConnections,
+    /// They asked for more in a second than they may.
+    TenantTooManyRequests,
+    /// As many bytes went through today as they may move in a day.
+    TenantVolumeUsedUp,
 }
 
 impl Reason {
@@ -85,6 +91,9 @@ impl Reason {
             Self::TooManyConnections => "too_many_connections",
             Self::TooManyRequests => "too_many_requests",
             Self::VolumeUsedUp => "volume_used_up",
+            Self::TenantTooManyConnections => "tenant_too_many_connections",
+            Self::TenantTooManyRequests => "tenant_too_many_requests",
+            Self::TenantVolumeUsedUp => "tenant_volume_used_up",
         }
     }
 
@@ -110,6 +119,15 @@ impl Reason {
             Self::TooManyConnections => "as many connections are open as its policy allows",
             Self::TooManyRequests => "it asked for more in a second than its policy allows",
             Self::VolumeUsedUp => "it has moved as many bytes as its policy allows",
+            Self::TenantTooManyConnections => {
+                "all sandboxes of its tenant together have as many connections as the tenant may"
+            }
+            Self::TenantTooManyRequests => {
+                "all sandboxes of its tenant together asked for more in a second than the tenant may"
+            }
+            Self::TenantVolumeUsedUp => {
+                "all sandboxes of its tenant together have moved as many bytes today as the tenant may"
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ mod sandbox;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     Capabilities, Capability, Door, Error, ErrorCode, NetworkPolicy, Provider, ProviderName, Result, Sandbox,
-    SandboxId, SandboxInfo, SandboxSpec,
+    SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
@@ -67,6 +68,20 @@ impl Jail {
     pub fn with_epoch(mut self, epoch: u64) -> Self {
         self.epoch = Some(epoch);
         self
+    }
+
+    /// The same where tenants may use so much together. It holds for the sandboxes that are there as well, once they are opened.
+    pub fn with_tenants(self, limits: &TenantLimits) -> Result<Self> {
+        let path = self.home.path().join(TENANTS_FILE);
+        let text = serde_json::to_vec(limits).unwrap_or_default();
+        // Made for its owner alone, and seen whole or not at all.
+        let written = tempfile::NamedTempFile::new_in(self.home.path()).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.as_file().sync_data()?;
+            file.persist(&path).map_err(|error| error.error)
+        });
+        written.map_err(|error| problem(&path, &error))?;
+        Ok(self)
     }
 
     /// The same with a door, through which sandboxes can be granted a network.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use belljar_core::{Error, ErrorCode, Result, SandboxId, SandboxSpec, SandboxState};
+use belljar_core::{Error, ErrorCode, LEASE_FILE, Result, SandboxId, SandboxSpec, SandboxState};
 use belljar_jail::control::{
     ENDED_FILE, EXECUTIONS_FILE, Ended, LOCK_FILE, MAX_EXECUTIONS, Remembered, SPOOL_DIR,
 };
@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use crate::home::problem;
 use crate::names::taken;
 
-const LEASE_FILE: &str = "lease.json";
 /// None of these files is longer.
 pub(super) const MAX_RECORD: u64 = MAX_EXECUTIONS as u64 + 2;
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::dial::{Peer, Width, dial};
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
-use super::limits::{Place, Reached, Way};
+use super::limits::{Place, Way};
 use super::relay::{Broken, Pieces, Tally, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
@@ -77,9 +77,11 @@ pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
     let Ok(meant) = client.local_addr() else { return };
     let Ok(mark) = arrival::mark(client.as_fd()) else { return lingerless(&client) };
     let place = served.limits.connection();
-    if place.is_err() && !served.limits.try_request() {
+    if let Err(reached) = place
+        && !served.limits.try_request()
+    {
         // It has no place to wait in, and not even one on the list.
-        served.turned_away();
+        served.turned_away(reached);
         return lingerless(&client);
     }
     let exec = served.whose(mark).await;
@@ -99,8 +101,8 @@ pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
     }
     match served.limits.request().await {
         Ok(()) => {}
-        Err(Reached::Requests) => {
-            served.turned_away();
+        Err(reached) if reached.is_haste() => {
+            served.turned_away(reached);
             return lingerless(&client);
         }
         Err(reached) => return turn_away(&client, trip, &denied(what, reached.into())).await,

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
-use super::limits::{Place, Reached};
+use super::limits::Place;
 use super::lingerless;
 use super::relay::{receive, send};
 use super::resolver::NoAddress;
@@ -115,8 +115,8 @@ async fn answer(
     let what = || format!("to look up the name {}", query.name);
     match served.limits.request().await {
         Ok(()) => {}
-        Err(Reached::Requests) => {
-            served.turned_away();
+        Err(reached) if reached.is_haste() => {
+            served.turned_away(reached);
             return Some(query.refuse(Code::Refused));
         }
         Err(reached) => {

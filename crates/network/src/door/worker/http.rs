@@ -240,7 +240,10 @@ impl<'a> Requests<'a> {
 pub(super) fn refusal(denied: &Denied, exec: Option<ExecId>) -> Vec<u8> {
     let status = match denied.reason {
         Reason::Malformed => "400 Bad Request",
-        Reason::TooManyRequests | Reason::TooManyConnections => "429 Too Many Requests",
+        Reason::TooManyRequests
+        | Reason::TooManyConnections
+        | Reason::TenantTooManyRequests
+        | Reason::TenantTooManyConnections => "429 Too Many Requests",
         _ => "403 Forbidden",
     };
     let call = exec.map_or_else(String::new, |exec| format!(" This was asked for by execution {exec}."));

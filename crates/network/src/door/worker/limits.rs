@@ -1,4 +1,4 @@
-//! How much of the network a sandbox may use: places, and buckets that fill again with time.
+//! How much of the network a sandbox may use, and all sandboxes of a tenant together: places, and buckets that fill again with time.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// How long somebody waits for a bucket to have enough.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The limits of one sandbox, and how far they are used up.
+/// The limits of one sandbox, or of a tenant, and how far they are used up.
 #[derive(Debug)]
 pub(super) struct Limits {
     bounds: Mutex<NetLimits>,
@@ -19,6 +19,8 @@ pub(super) struct Limits {
     bytes: Bucket,
     sent: AtomicU64,
     received: AtomicU64,
+    /// Those of the sandbox's tenant, which hold as well.
+    tenant: Mutex<Option<Arc<Limits>>>,
 }
 
 /// Where bytes go.
@@ -34,6 +36,30 @@ pub(super) enum Reached {
     Connections,
     Requests,
     Total,
+    /// The same of its tenant.
+    TenantConnections,
+    TenantRequests,
+    TenantTotal,
+}
+
+impl Reached {
+    /// The same limit, of the tenant.
+    fn of_tenant(self) -> Self {
+        match self {
+            Self::Connections | Self::TenantConnections => Self::TenantConnections,
+            Self::Requests | Self::TenantRequests => Self::TenantRequests,
+            Self::Total | Self::TenantTotal => Self::TenantTotal,
+        }
+    }
+
+    /// Whether somebody asked too often.
+    pub(super) fn is_haste(self) -> bool {
+        matches!(self, Self::Requests | Self::TenantRequests)
+    }
+
+    pub(super) fn is_tenants(self) -> bool {
+        self == self.of_tenant()
+    }
 }
 
 impl Limits {
@@ -45,7 +71,23 @@ impl Limits {
             bytes: Bucket::default(),
             sent: AtomicU64::new(moved.sent),
             received: AtomicU64::new(moved.received),
+            tenant: Mutex::default(),
         }
+    }
+
+    /// Has those of a tenant hold too, from now on.
+    pub(super) fn set_tenant(&self, tenant: Option<Arc<Self>>) {
+        *self.tenant.lock().unwrap_or_else(PoisonError::into_inner) = tenant;
+    }
+
+    fn tenant(&self) -> Option<Arc<Self>> {
+        self.tenant.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts from nothing again.
+    pub(super) fn begin_anew(&self) {
+        self.sent.store(0, Ordering::Relaxed);
+        self.received.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn set(&self, bounds: NetLimits) {
@@ -58,20 +100,34 @@ impl Limits {
 
     /// A place for one more connection, until it is dropped.
     pub(super) fn connection(self: &Arc<Self>) -> Result<Place, Reached> {
+        let own = self.place()?;
+        let tenants = self.tenant().map(|tenant| tenant.place().map_err(Reached::of_tenant)).transpose()?;
+        Ok(Place { _own: own, _tenants: tenants })
+    }
+
+    fn place(self: &Arc<Self>) -> Result<Taken, Reached> {
         let most = self.bounds().connections;
         let free = |open: u32| (open < most).then(|| open + 1);
         match self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free) {
-            Ok(_) => Ok(Place(self.clone())),
+            Ok(_) => Ok(Taken(self.clone())),
             Err(_) => Err(Reached::Connections),
         }
     }
 
     /// Waits until one more request may be made.
     pub(super) async fn request(&self) -> Result<(), Reached> {
-        self.total()?;
-        let wait = self.requests.take(1, u64::from(self.bounds().requests_per_second), PATIENCE);
-        pause(wait.ok_or(Reached::Requests)?).await;
+        let mut wait = self.take_request()?;
+        if let Some(tenant) = self.tenant() {
+            wait = wait.max(tenant.take_request().map_err(Reached::of_tenant)?);
+        }
+        pause(wait).await;
         Ok(())
+    }
+
+    fn take_request(&self) -> Result<Duration, Reached> {
+        self.total()?;
+        let most = u64::from(self.bounds().requests_per_second);
+        self.requests.take(1, most, PATIENCE).ok_or(Reached::Requests)
     }
 
     /// The same for one that does not wait.
@@ -82,12 +138,20 @@ impl Limits {
 
     /// Counts bytes that went through, and waits until more may.
     pub(super) async fn passed(&self, way: Way, bytes: u64) -> Result<(), Reached> {
+        let own = self.count(way, bytes);
+        // They went through, whatever the first says.
+        let tenants = self.tenant().map(|tenant| tenant.count(way, bytes).map_err(Reached::of_tenant));
+        let wait = own?.max(tenants.transpose()?.unwrap_or_default());
+        pause(wait).await;
+        Ok(())
+    }
+
+    fn count(&self, way: Way, bytes: u64) -> Result<Duration, Reached> {
         let count = if way == Way::Out { &self.sent } else { &self.received };
         count.fetch_add(bytes, Ordering::Relaxed);
         self.total()?;
         let wait = self.bytes.take(bytes, self.bounds().bytes_per_second.0, Duration::MAX);
-        pause(wait.unwrap_or_default()).await;
-        Ok(())
+        Ok(wait.unwrap_or_default())
     }
 
     fn total(&self) -> Result<(), Reached> {
@@ -110,11 +174,17 @@ async fn pause(wait: Duration) {
     }
 }
 
-/// A place that is taken.
+/// A place that is taken, also among those of the tenant.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Limits>);
+pub(super) struct Place {
+    _own: Taken,
+    _tenants: Option<Taken>,
+}
 
-impl Drop for Place {
+#[derive(Debug)]
+struct Taken(Arc<Limits>);
+
+impl Drop for Taken {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -231,5 +301,57 @@ mod tests {
         assert_eq!(limits.request().await, Err(Reached::Total));
         limits.set(NetLimits { total_bytes: ByteSize(200), ..limits.bounds() });
         limits.request().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_tenant_may_use_its_sandboxes_share() {
+        let tenant = limits(3, 5, 1000, 10_000);
+        let sandboxes = [0; 2].map(|_| {
+            let sandbox = limits(2, 100, 1 << 30, 1 << 40);
+            sandbox.set_tenant(Some(tenant.clone()));
+            sandbox
+        });
+        let [one, other] = &sandboxes;
+        let held = [one.connection().unwrap(), one.connection().unwrap()];
+        assert_eq!(one.connection().unwrap_err(), Reached::Connections, "its own");
+        let last = other.connection().unwrap();
+        for _ in 0..2 {
+            assert_eq!(other.connection().unwrap_err(), Reached::TenantConnections);
+        }
+        drop(held);
+        assert!(other.connection().is_ok(), "a refusal took no place");
+        drop(last);
+
+        let began = Instant::now();
+        for sandbox in [one, other, one, other, one] {
+            sandbox.request().await.unwrap();
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        other.request().await.unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(190), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        one.passed(Way::Out, 1000).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        other.passed(Way::In, 2000).await.unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(1990), "{:?}", began.elapsed());
+        assert_eq!(other.passed(Way::In, 7000).await, Err(Reached::TenantTotal));
+        assert_eq!(one.request().await, Err(Reached::TenantTotal));
+        assert_eq!((one.moved().sent, other.moved().received), (1000, 9000), "each has its own count");
+        tenant.begin_anew();
+        one.request().await.unwrap();
+        tenant.set(NetLimits { connections: 0, ..tenant.bounds() });
+        assert_eq!(one.connection().unwrap_err(), Reached::TenantConnections);
+        one.set_tenant(None);
+        assert!(one.connection().is_ok());
+        assert!(Reached::TenantRequests.is_tenants() && !Reached::Requests.is_tenants());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_beyond_ones_own_limit_are_the_tenants_too() {
+        let (tenant, sandbox) = (limits(1, 1, 1 << 30, 1000), limits(1, 1, 1 << 30, 100));
+        sandbox.set_tenant(Some(tenant.clone()));
+        assert_eq!(sandbox.passed(Way::Out, 600).await, Err(Reached::Total));
+        assert_eq!(tenant.moved().sent, 600);
     }
 }

@@ -18,16 +18,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::{Moved, SandboxId};
+use belljar_core::{Moved, SandboxId, Tenant};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
+use self::limits::Limits;
 use self::outbox::Outbox;
 use self::resolver::Resolver;
 use self::served::Served;
 use super::channel::Channel;
-use super::message::{Opening, Order, Word};
+use super::clock::today;
+use super::message::{Opening, Order, TenantShare, Word};
 
 /// How often the supervisor hears how many bytes went through.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -49,7 +51,13 @@ pub fn run(channel: OwnedFd) -> io::Result<()> {
 async fn work(channel: OwnedFd) -> io::Result<()> {
     let channel = Channel::new(channel)?;
     let (outbox, mut words) = Outbox::new();
-    let mut worker = Worker { sandboxes: HashMap::new(), outbox, resolver: Arc::default() };
+    let mut worker = Worker {
+        sandboxes: HashMap::new(),
+        tenants: HashMap::new(),
+        day: today(),
+        outbox,
+        resolver: Arc::default(),
+    };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
         tokio::select! {
@@ -73,6 +81,9 @@ async fn next(words: &mut mpsc::Receiver<Word>) -> Word {
 
 struct Worker {
     sandboxes: HashMap<SandboxId, Open>,
+    /// Those that have limits.
+    tenants: HashMap<Tenant, Arc<Limits>>,
+    day: u64,
     outbox: Outbox,
     resolver: Arc<Resolver>,
 }
@@ -96,8 +107,10 @@ impl Worker {
     fn obey(&mut self, order: Order, sockets: Vec<OwnedFd>) {
         match order {
             Order::Open(opening) => self.open(*opening, sockets),
-            Order::Policy { sandbox, policy, serial } => {
+            Order::Policy { sandbox, policy, tenant, serial } => {
+                let tenant = tenant.map(|share| self.share(share));
                 if let Some(open) = self.sandboxes.get(&sandbox) {
+                    open.served.limits.set_tenant(tenant);
                     open.served.set_policy(policy);
                 }
                 self.done(serial);
@@ -139,10 +152,33 @@ impl Worker {
         tokio::spawn(async move { outbox.say(word).await });
     }
 
-    fn open(&mut self, opening: Opening, sockets: Vec<OwnedFd>) {
+    /// The limits that all sandboxes of a tenant have in common, as they are from now on.
+    fn share(&mut self, share: TenantShare) -> Arc<Limits> {
+        let TenantShare { tenant, bounds, day } = share;
+        let new = || {
+            let moved = Moved { sent: day.on(self.day).bytes, ..Moved::default() };
+            Arc::new(Limits::new(bounds, moved))
+        };
+        let limits = self.tenants.entry(tenant).or_insert_with(new);
+        limits.set(bounds);
+        limits.clone()
+    }
+
+    /// What tenants have moved counts for a day; those without sandboxes are forgotten then.
+    fn look_at_the_day(&mut self) {
+        let before = std::mem::replace(&mut self.day, today());
+        if self.day > before {
+            self.tenants.retain(|_, limits| Arc::strong_count(limits) > 1);
+            self.tenants.values().for_each(|limits| limits.begin_anew());
+        }
+    }
+
+    fn open(&mut self, mut opening: Opening, sockets: Vec<OwnedFd>) {
         let (serial, told) = (opening.serial, opening.moved);
+        let tenant = opening.tenant.take().map(|share| self.share(share));
         let id = opening.sandbox.clone();
         let served = Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone()));
+        served.limits.set_tenant(tenant);
         let mut tasks = Vec::new();
         let mut sockets = sockets.into_iter();
         while let (Some(tcp), Some(questions)) = (sockets.next(), sockets.next()) {
@@ -162,6 +198,7 @@ impl Worker {
     }
 
     fn tell_moved(&mut self) {
+        self.look_at_the_day();
         let mut words = Vec::new();
         for (id, open) in &mut self.sandboxes {
             words.extend(open.served.tell_turned_away());

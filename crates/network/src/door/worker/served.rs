@@ -34,8 +34,8 @@ pub(super) struct Served {
     outbox: Outbox,
     resolver: Arc<Resolver>,
     asking: Arc<Semaphore>,
-    /// How many were turned away since that was last told.
-    turned_away: AtomicU64,
+    /// How many were turned away since that was last told: for its own limits, and for its tenant's.
+    turned_away: [AtomicU64; 2],
 }
 
 impl Served {
@@ -53,7 +53,7 @@ impl Served {
             outbox,
             resolver,
             asking: Arc::new(Semaphore::new(AT_ONCE)),
-            turned_away: AtomicU64::new(0),
+            turned_away: Default::default(),
         }
     }
 
@@ -114,22 +114,25 @@ impl Served {
     }
 
     /// Counts one of many that were turned away, which are told together: nobody is to fill the list with them.
-    pub(super) fn turned_away(&self) {
-        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn turned_away(&self, reached: Reached) {
+        self.turned_away[usize::from(reached.is_tenants())].fetch_add(1, Ordering::Relaxed);
     }
 
     /// What there is to tell of those.
-    pub(super) fn tell_turned_away(self: &Arc<Self>) -> Option<Word> {
-        let count = self.turned_away.swap(0, Ordering::Relaxed);
-        let what = format!("{count} connections or look-ups within a second");
-        let trip = self.trip(None, FlowKind::Tcp, "*".into(), None);
-        let sandbox = self.id.clone();
-        let number = trip.number;
-        (count > 0).then(|| Word::Flow {
-            sandbox,
-            trip: number,
-            flow: Box::new(trip.refused(&denied(what, Reason::TooManyRequests))),
-        })
+    pub(super) fn tell_turned_away(self: &Arc<Self>) -> Vec<Word> {
+        let reasons = [Reason::TooManyRequests, Reason::TenantTooManyRequests];
+        let told = self.turned_away.iter().zip(reasons).filter_map(|(count, reason)| {
+            let count = count.swap(0, Ordering::Relaxed);
+            if count == 0 {
+                return None;
+            }
+            let what = format!("{count} connections or look-ups within a second");
+            let trip = self.trip(None, FlowKind::Tcp, "*".into(), None);
+            let (sandbox, number) = (self.id.clone(), trip.number);
+            let flow = Box::new(trip.refused(&denied(what, reason)));
+            Some(Word::Flow { sandbox, trip: number, flow })
+        });
+        told.collect()
     }
 
     /// The addresses of a name that may be known.
@@ -244,6 +247,18 @@ pub(super) fn denied(what: String, reason: Reason) -> Denied {
             "Ask less often, or have the sandbox's owner raise the limit `requests_per_second`."
         }
         Reason::VolumeUsedUp => "The sandbox's owner can raise the limit `total_bytes`.",
+        Reason::TenantTooManyConnections => {
+            "Close connections that are not needed, in any of the tenant's sandboxes, or have whoever runs the engine raise \
+             `connections` of the tenant (`belljar engine --tenants`)."
+        }
+        Reason::TenantTooManyRequests => {
+            "Ask less often, in all of the tenant's sandboxes, or have whoever runs the engine raise `requests_per_second` of the \
+             tenant (`belljar engine --tenants`)."
+        }
+        Reason::TenantVolumeUsedUp => {
+            "Wait for the next day (UTC), or have whoever runs the engine raise `total_bytes` of the tenant \
+             (`belljar engine --tenants`)."
+        }
         Reason::Malformed => "Send plain, well-formed HTTP/1.1 or TLS.",
         _ => "Ask from a process of an execution.",
     };
@@ -256,6 +271,9 @@ impl From<Reached> for Reason {
             Reached::Connections => Self::TooManyConnections,
             Reached::Requests => Self::TooManyRequests,
             Reached::Total => Self::VolumeUsedUp,
+            Reached::TenantConnections => Self::TenantTooManyConnections,
+            Reached::TenantRequests => Self::TenantTooManyRequests,
+            Reached::TenantTotal => Self::TenantVolumeUsedUp,
         }
     }
 }
