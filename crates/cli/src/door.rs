@@ -66,6 +66,8 @@ fn employ(program: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child>
     command.arg(WORKER).env_clear().stdin(Stdio::from(channel)).stdout(Stdio::null()).kill_on_drop(true);
     // Names are what they are: nothing is put behind them that the policy has not seen.
     command.env("LOCALDOMAIN", "");
+    #[cfg(feature = "ablation")]
+    command.envs([belljar_core::wall::ablation::passed_on()]);
     match std::env::var_os("BELLJAR_LOG") {
         Some(level) => command.env("BELLJAR_LOG", level),
         // Whoever took it over could fill the disk.

@@ -142,6 +142,26 @@ walls! {
     MonitorFilter = "monitor-filter",
     /// The monitor hears its owner and root only.
     MonitorPeers = "monitor-peers",
+    /// What is marked as an execution's is that execution's, whatever it says itself.
+    FlowMarks = "flow-marks",
+    /// The door's own port answers nobody.
+    DoorPort = "door-port",
+    /// The door lets through what the sandbox's policy grants.
+    DoorPolicy = "door-policy",
+    /// The door leads to public addresses, and to others only if just those are granted.
+    PublicAddresses = "public-addresses",
+    /// The door leads to no address of the host, unless just that is granted.
+    HostAddresses = "host-addresses",
+    /// The door hears its owner and root only.
+    DoorPeers = "door-peers",
+    /// The door's worker is a user without privileges.
+    WorkerUser = "worker-user",
+    /// The door's worker reaches no files but those it looks up names with.
+    WorkerLandlock = "worker-landlock",
+    /// The door's worker makes no system calls but those it works with.
+    WorkerFilter = "worker-filter",
+    /// Memory and threads of the door's worker.
+    WorkerLimits = "worker-limits",
     /// Frames have a largest size.
     FrameBounds = "frame-bounds",
     /// What waits for a caller that does not read has a largest size.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use belljar_core::Wall;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::landlock::{self, Reach};
@@ -26,18 +27,24 @@ const MOST_THREADS: u64 = 4096;
 pub fn confine_worker() -> io::Result<()> {
     most_descriptors()?;
     let places = landlock::places(&TO_LOOK_UP_NAMES).map_err(io::Error::other)?;
-    bound(Resource::Core, 0)?;
-    bound(Resource::Data, MOST_MEMORY)?;
-    if rustix::process::geteuid().is_root() {
-        bound(Resource::Nproc, MOST_THREADS)?;
+    let root = rustix::process::geteuid().is_root();
+    if Wall::WorkerLimits.stands() {
+        bound(Resource::Core, 0)?;
+        bound(Resource::Data, MOST_MEMORY)?;
+        if root {
+            bound(Resource::Nproc, MOST_THREADS)?;
+        }
     }
-    give_up(rustix::process::geteuid().is_root().then_some(WORKER))?;
-    if landlock::abi() >= 1 {
+    give_up((root && Wall::WorkerUser.stands()).then_some(WORKER))?;
+    if landlock::abi() >= 1 && Wall::WorkerLandlock.stands() {
         let places: Vec<_> = places.iter().map(AsFd::as_fd).collect();
         let rules = landlock::ruleset(&places, &[], &[], Reach::OwnDomain).map_err(io::Error::other)?;
         landlock::restrict_self(rules.as_fd())?;
     }
-    seccomp::compile_for_worker().install_silently()
+    if Wall::WorkerFilter.stands() {
+        seccomp::compile_for_worker().install_silently()?;
+    }
+    Ok(())
 }
 
 /// Lowers a limit for good.

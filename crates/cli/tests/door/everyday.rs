@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::world::{HttpServer, SERVER, World, tls_server, until};
+use crate::world::{HttpServer, Program, SERVER, World, tls_server, until};
 
 const CURL: &str = "curl -sS --max-time 10";
 
@@ -222,7 +222,7 @@ fn what_was_moved_is_counted_to_the_byte() {
             });
         }
     });
-    let mut engine = world.command(&["engine"]).spawn().unwrap();
+    let mut engine = Program(world.command(&["engine"]).spawn().unwrap());
     until("the engine serves", || world.run(&["sessions"]).status.success());
     let id = world.create(&["--allow", "server.test:2525"]);
     let script = "import socket
@@ -250,6 +250,9 @@ while s.recv(65536): pass";
     assert_eq!(meter["egress_bytes"]["known"], 200_000, "{meter}");
     assert_eq!(world.json(&["usage"])["meter"]["egress_bytes"], serde_json::json!({"known": 200_000}));
     assert!(world.run(&["rm", "-f", &id]).status.success());
-    crate::surroundings::processes::send(i32::try_from(engine.id()).unwrap(), rustix::process::Signal::TERM);
-    assert!(engine.wait().unwrap().success());
+    crate::surroundings::processes::send(
+        i32::try_from(engine.0.id()).unwrap(),
+        rustix::process::Signal::TERM,
+    );
+    assert!(engine.0.wait().unwrap().success());
 }

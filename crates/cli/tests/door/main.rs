@@ -14,5 +14,6 @@ mod everyday;
 mod limits;
 mod memory;
 mod nothing_else;
+mod rootless;
 mod tenants;
 mod tools;

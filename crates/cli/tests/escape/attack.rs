@@ -12,6 +12,7 @@ use belljar_core::Wall;
 use serde_json::{Value, json};
 
 use crate::canary::{Field, random_word};
+use crate::classes::NETWORK;
 
 /// After this a program under test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -107,6 +108,16 @@ impl Attack {
     pub(crate) fn with(mut self, given: &'static [&'static str]) -> Self {
         if let Body::Inside { options, .. } = &mut self.body {
             *options = given;
+        }
+        self
+    }
+
+    /// The same in a sandbox that is granted a network.
+    pub(crate) fn with_network(mut self) -> Self {
+        self.id = String::leak(format!("DW-{}", self.id));
+        self.tries = String::leak(format!("{} (with a network)", self.tries));
+        if let Body::Inside { options, .. } = &mut self.body {
+            *options = Vec::leak([*options, NETWORK].concat());
         }
         self
     }

@@ -11,6 +11,7 @@
 mod attack;
 mod canary;
 mod classes;
+mod door;
 mod hostile;
 mod matrix;
 mod possess;
@@ -150,6 +151,8 @@ impl Trial {
             let ring = Ring::new(&field, down);
             let _ = ring.run(&["run", "--", "true"]);
             let _ = hostile::run_patched(&ring, &json!({}), &["--", "true"]);
+            let _ = ring.run(&[&["run"], classes::NETWORK, &["--", "true"]].concat());
+            tidy(&ring);
         }
         loop {
             let Some(attack) = self.queue.lock().unwrap().pop_front() else { return };
@@ -348,14 +351,16 @@ fn attempt(attack: &Attack, field: &Field, down: &[Wall], mode: Mode, problems: 
 
 /// Ends and removes what an attempt left.
 fn tidy(ring: &Ring<'_>) {
-    for home in ring.field.homes() {
-        let home = home.to_string_lossy();
+    for place in ring.field.homes() {
+        let home = place.to_string_lossy();
         let listed = ring.run(&["ls", "--home", &home, "-a", "-q"]).text();
         let words = ["rm", "--home", &home, "-f"].into_iter().chain(listed.split_whitespace());
         let words: Vec<&str> = words.collect();
         if words.len() > 4 {
             ring.run(&words);
         }
+        // Each attempt has a door of its own: it knows which walls are down.
+        door::close(&place);
     }
     let _ = std::fs::remove_dir_all(&ring.scratch);
 }

@@ -1,4 +1,5 @@
-//! A monitor under somebody else's will: the suite makes system calls in its place, as a bug in it would let others do.
+//! A monitor, or the door's worker, under somebody else's will: the suite makes system calls in its place, as a bug in it
+//! would let others do.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +8,10 @@ use std::time::Duration;
 
 use crate::attack::within;
 
-/// A monitor that is held.
+/// What these programs rest in.
+const RESTING: [i64; 3] = [libc::SYS_ppoll, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+
+/// A process that is held.
 pub(crate) struct Possessed {
     pid: i32,
     before: libc::user_regs_struct,
@@ -19,7 +23,10 @@ impl Possessed {
     pub(crate) fn hold(pid: i32) -> io::Result<Self> {
         let waits = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-            call.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_ppoll)
+            call.split(' ')
+                .next()
+                .and_then(|number| number.parse().ok())
+                .is_some_and(|at| RESTING.contains(&at))
         };
         if !within(Duration::from_secs(10), waits) {
             return Err(io::Error::other("it does not come to rest"));
@@ -29,6 +36,10 @@ impl Possessed {
         let before = registers(pid)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Self { pid, before, memory })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// Makes it call. Text that an argument points to is put on its stack, one after the other.

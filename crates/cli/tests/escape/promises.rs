@@ -70,10 +70,12 @@ impl Promises {
         Ok(Self(promises))
     }
 
-    /// The promise for an attack: its own, or that of its class.
+    /// The promise for an attack: its own, that of its class, or with a network that of the same without.
     pub(crate) fn of(&self, id: &str) -> Option<&Promise> {
-        let class = id.split('-').next().unwrap_or(id);
-        self.0.get(id).or_else(|| self.0.get(class))
+        let class = |id: &str| id.split('-').next().unwrap_or_default().to_owned();
+        let without = id.strip_prefix("DW-").unwrap_or_default();
+        let named = self.0.get(id).or_else(|| self.0.get(without)).or_else(|| self.0.get(&class(without)));
+        named.or_else(|| self.0.get(&class(id)))
     }
 
     /// Names that no attack has.

@@ -17,6 +17,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_core::Wall;
 use rustix::net::{
     AddressFamily, Protocol, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType, bind, ipproto, listen,
     netlink, socket_with, sockopt,
@@ -185,12 +186,12 @@ fn rules(level: Option<u32>) -> Messages {
     });
     rules.chain(LEAVING, OUTPUT);
     rules.chain(ARRIVING, PREROUTING);
-    if let Some(level) = level {
+    if let Some(level) = level.filter(|_| Wall::FlowMarks.stands()) {
         // The first four of the number's eight bytes: on this kind of machine the lower half, which no two have at once.
         rules.rule(LEAVING, |parts| parts.cgroup(level).set_mark());
     }
     // Whoever knows the door's port gets nothing from it.
-    for own in OWN {
+    for own in OWN.into_iter().filter(|_| Wall::DoorPort.stands()) {
         rules.rule(LEAVING, |parts| parts.to(own).protocol(libc::IPPROTO_TCP).port(DOOR_PORT).reset());
     }
     for chain in [LEAVING, ARRIVING] {

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use belljar_core::{HostName, IpNet, NetworkPolicy, Rule, Rules, Target};
+use belljar_core::{HostName, IpNet, NetworkPolicy, Rule, Rules, Target, Wall};
 
 use super::address::{Grant, block, readings};
 use super::denied::{Denied, List, Reason, RuleRef, shortened};
@@ -146,7 +146,9 @@ pub fn address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<
                 Target::Net(_) | Target::Host(_) => {}
             }
         }
-        let Some((special, kind)) = block(reading) else { continue };
+        let Some((special, kind)) = block(reading).filter(|_| Wall::PublicAddresses.stands()) else {
+            continue;
+        };
         let grant = kind.grant();
         let suits = |rule: &Rule, net: IpNet| match grant {
             Grant::Nothing => false,
@@ -167,7 +169,7 @@ pub fn address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<
 pub fn own_address(policy: &NetworkPolicy, allowed: &Allowed, ip: IpAddr) -> Result<(), Denied> {
     let case = Case::of_address(allowed, ip);
     let rules = case.rules(policy)?;
-    if case.is_granted_by_net(rules, allowed, ip, |_, net| net.is_one()) {
+    if !Wall::HostAddresses.stands() || case.is_granted_by_net(rules, allowed, ip, |_, net| net.is_one()) {
         return Ok(());
     }
     let how = how_to_allow(&format!("{}:{}", Destination::Address(ip), case.port));

@@ -1,5 +1,6 @@
 //! The attacks, a file for each class.
 
+mod doorway;
 mod files;
 mod host_files;
 mod lifetime;
@@ -10,6 +11,8 @@ mod output;
 mod proc;
 mod resources;
 mod syscalls;
+
+pub(crate) use self::doorway::NETWORK;
 
 use crate::attack::Attack;
 
@@ -26,6 +29,7 @@ pub(crate) fn all() -> Vec<Attack> {
         namespaces::attacks(),
         syscalls::attacks(),
         network::attacks(),
+        doorway::attacks(),
     ]
     .into_iter()
     .flatten()

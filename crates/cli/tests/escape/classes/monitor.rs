@@ -339,7 +339,7 @@ fn hasty_clients(socket: &Path) -> Vec<UnixStream> {
     UnixStream::connect(socket).into_iter().collect()
 }
 
-type Deed = fn(&Ring<'_>, &Possessed) -> std::io::Result<String>;
+pub(super) type Deed = fn(&Ring<'_>, &Possessed) -> std::io::Result<String>;
 
 /// Takes a monitor over and does something in its name.
 fn possessed(ring: &Ring<'_>, deed: Deed) -> Outcome {
@@ -363,7 +363,7 @@ fn possessed(ring: &Ring<'_>, deed: Deed) -> Outcome {
     }
 }
 
-fn open(held: &Possessed, path: &Path, flags: i32) -> std::io::Result<i64> {
+pub(super) fn open(held: &Possessed, path: &Path, flags: i32) -> std::io::Result<i64> {
     let mut text = path.to_string_lossy().into_owned().into_bytes();
     text.push(0);
     held.call(
@@ -377,17 +377,17 @@ fn open(held: &Possessed, path: &Path, flags: i32) -> std::io::Result<i64> {
     )
 }
 
-fn read_flag(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn read_flag(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let file = open(held, &ring.field.outside().join("flag"), libc::O_RDONLY)?;
     Ok(String::from_utf8_lossy(&held.read(file, 64)?).into_owned())
 }
 
-fn read_open_flag(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn read_open_flag(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let file = open(held, &ring.field.outside().join("open-flag"), libc::O_RDONLY)?;
     Ok(String::from_utf8_lossy(&held.read(file, 64)?).into_owned())
 }
 
-fn write_file(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn write_file(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let place = ring.scratch.join("for-everybody");
     std::fs::create_dir(&place)?;
     std::fs::set_permissions(&ring.scratch, std::fs::Permissions::from_mode(0o755))?;
@@ -402,13 +402,13 @@ fn start_program(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     Ok(format!("descriptor {file}"))
 }
 
-fn signal_victim(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn signal_victim(ring: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let pid = i64::from(ring.field.canaries.victim_pid());
     held.call(libc::SYS_kill, &[Argument::Number(pid), Argument::Number(libc::SIGWINCH.into())])?;
     Ok(format!("signalled {pid}"))
 }
 
-fn become_root(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn become_root(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     held.call(libc::SYS_setresuid, &[Argument::Number(0), Argument::Number(0), Argument::Number(0)])?;
     Ok("it is root".into())
 }
@@ -418,12 +418,12 @@ fn make_socket(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     Ok(format!("descriptor {}", held.call(libc::SYS_socket, &numbers)?))
 }
 
-fn make_namespace(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn make_namespace(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     held.call(libc::SYS_unshare, &[Argument::Number(libc::CLONE_NEWUSER.into())])?;
     Ok("it has a user namespace".into())
 }
 
-fn fork(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn fork(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let flags = Argument::Number(libc::SIGCHLD.into());
     let child = held.call(libc::SYS_clone, &[flags, Argument::Number(0)])?;
     // It goes on as a second monitor otherwise.
@@ -446,19 +446,19 @@ fn unlock(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     }
 }
 
-fn make_ring(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn make_ring(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let ring = held.call(libc::SYS_io_uring_setup, &[Argument::Number(1), Argument::Bytes(&[0; 120])])?;
     Ok(format!("descriptor {ring}"))
 }
 
-fn map_code(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn map_code(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let numbers = [0, 4096, rights, flags, -1, 0].map(|number| Argument::Number(number.into()));
     Ok(format!("at {:#x}", held.call(libc::SYS_mmap, &numbers)?))
 }
 
-fn set_host_name(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
+pub(super) fn set_host_name(_: &Ring<'_>, held: &Possessed) -> std::io::Result<String> {
     // To what it is: what counts is whether it may.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     let name = name.trim().as_bytes();
