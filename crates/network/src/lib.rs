@@ -5,6 +5,7 @@
 pub mod client_hello;
 pub mod dns;
 pub mod door;
+pub mod gateway;
 pub mod http;
 pub mod policy;
 pub mod tenants;
