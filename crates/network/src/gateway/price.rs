@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::usage::Usage;
+use super::usage::{Report, Usage};
 
 /// A price in millionths of a dollar for a million tokens, which is the same number of millionths of a millionth of a
 /// dollar for one. Written as dollars for a million tokens, as providers do: `0.075`.
@@ -49,6 +49,9 @@ pub struct Prices {
     /// Of each request, beside its tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Nanodollars>,
+    /// Of each search of the web that the provider makes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web_search: Option<Nanodollars>,
 }
 
 impl Prices {
@@ -65,6 +68,17 @@ impl Prices {
             (usage.output - reasoning, self.output),
             (reasoning, self.reasoning.or(self.output)),
         ])
+    }
+
+    /// What an answer cost by its own account: at least, if that is provisional. Unknown as with [`cost`](Self::cost), and
+    /// if the account says nothing, or of other models too.
+    pub fn cost_of(&self, report: &Report) -> Option<Nanodollars> {
+        let tokens = report.usage.usage().filter(|_| !report.other_models)?;
+        let searches = match report.web_searches {
+            0 => 0,
+            count => self.web_search?.0.saturating_mul(count),
+        };
+        Some(self.cost(&tokens)?.plus(Nanodollars(searches)))
     }
 
     /// The most that one request can cost with at most so many tokens of input and of output, whatever caches do: all
@@ -202,8 +216,7 @@ mod tests {
             cache_write_5m: rate("3.75"),
             cache_write_1h: rate("6"),
             output: rate("15"),
-            reasoning: None,
-            request: None,
+            ..Prices::default()
         }
     }
 
@@ -255,6 +268,22 @@ mod tests {
         assert_eq!(input_only.at_most(1, 1), None);
         let free = Prices { uncached: rate("0"), output: rate("0"), ..Prices::default() };
         assert_eq!(free.cost(&Usage { uncached: 5, output: 5, ..Usage::default() }), Some(Nanodollars(0)));
+    }
+
+    #[test]
+    fn answers_cost_what_they_say() {
+        use crate::gateway::usage::Known;
+        let usage = Usage { uncached: 1_000_000, ..Usage::default() };
+        let report = Report { usage: Known::Final(usage), ..Report::default() };
+        assert_eq!(prices().cost_of(&report).unwrap().to_string(), "3");
+        let cut_off = Report { usage: Known::Provisional(usage), ..report.clone() };
+        assert_eq!(prices().cost_of(&cut_off).unwrap().to_string(), "3");
+        let searched = Report { web_searches: 3, ..report.clone() };
+        assert_eq!(prices().cost_of(&searched), None);
+        let priced = Prices { web_search: Some("0.01".parse().unwrap()), ..prices() };
+        assert_eq!(priced.cost_of(&searched).unwrap().to_string(), "3.03");
+        assert_eq!(prices().cost_of(&Report { usage: Known::Unknown, ..report.clone() }), None);
+        assert_eq!(prices().cost_of(&Report { other_models: true, ..report }), None);
     }
 
     #[test]
@@ -312,7 +341,7 @@ mod tests {
             let [uncached, cache_read, cache_write_5m, cache_write_1h, output] = counts;
             let usage = Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning: reasoning.min(output) };
             let [a, b, c, d, e, f] = rates.map(|rate| Some(Rate(rate)));
-            let prices = Prices { uncached: a, cache_read: b, cache_write_5m: c, cache_write_1h: d, output: e, reasoning: f, request: None };
+            let prices = Prices { uncached: a, cache_read: b, cache_write_5m: c, cache_write_1h: d, output: e, reasoning: f, ..Prices::default() };
             prop_assert!(prices.cost(&usage) <= prices.at_most(usage.input(), usage.output));
             // The same in another way: part by part, with fractions of a thousand-millionth kept.
             let exact: u128 = [(uncached, 0), (cache_read, 1), (cache_write_5m, 2), (cache_write_1h, 3), (output - usage.reasoning, 4), (usage.reasoning, 5)]

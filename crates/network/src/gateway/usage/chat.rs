@@ -46,6 +46,9 @@ pub(super) fn chunk(chunk: &Value, facts: &mut Facts) {
         facts.settled = both && last;
         // Not every server says that it is done.
         facts.ended |= choices.is_empty() && facts.choices_complete();
+    } else if !choices.is_empty() {
+        // More of an answer, of which what was said before did not know.
+        facts.settled = false;
     }
 }
 

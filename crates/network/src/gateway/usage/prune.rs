@@ -30,6 +30,7 @@ pub(super) enum Want {
 pub(super) struct Pruner {
     kept: Vec<u8>,
     levels: Vec<Level>,
+    name: Vec<u8>,
     state: State,
     lost: bool,
 }
@@ -50,7 +51,7 @@ enum State {
     /// In an object: the name of a member, or the end.
     Names,
     /// In the name of a member.
-    Name { name: Vec<u8>, escaped: bool },
+    Name { escaped: bool },
     /// Between a name and its value.
     Colon(Option<&'static Want>),
     /// In a string.
@@ -70,7 +71,13 @@ enum State {
 impl Pruner {
     /// For a text that is an object, or anything else that is then not kept.
     pub(super) fn new(want: &'static Want) -> Self {
-        Self { kept: Vec::new(), levels: Vec::new(), state: State::Value(Some(want)), lost: false }
+        Self {
+            kept: Vec::new(),
+            levels: Vec::new(),
+            name: Vec::new(),
+            state: State::Value(Some(want)),
+            lost: false,
+        }
     }
 
     /// Whether the text came to its end.
@@ -91,12 +98,15 @@ impl Pruner {
         at
     }
 
-    /// What was kept, if the text is whole and what was wanted of it is JSON and not too much.
-    pub(super) fn finish(self) -> Option<Value> {
-        if !self.is_over() || self.lost {
-            return None;
-        }
-        serde_json::from_slice(&self.kept).ok()
+    /// What was kept, if the text is whole and what was wanted of it is JSON and not too much. Then the next text begins.
+    pub(super) fn finish(&mut self, want: &'static Want) -> Option<Value> {
+        let whole = self.is_over() && !self.lost;
+        let kept = whole.then(|| serde_json::from_slice(&self.kept).ok()).flatten();
+        self.kept.clear();
+        self.levels.clear();
+        self.state = State::Value(Some(want));
+        self.lost = false;
+        kept
     }
 
     /// Passes over bytes that change nothing; answers how many they were.
@@ -133,19 +143,19 @@ impl Pruner {
                 self.begin(want, byte);
             }
             State::Names => match byte {
-                b'"' => self.state = State::Name { name: Vec::new(), escaped: false },
+                b'"' => {
+                    self.name.clear();
+                    self.state = State::Name { escaped: false };
+                }
                 b'}' => self.close(byte),
                 _ => self.state = State::Broken,
             },
-            State::Name { name, escaped } => match byte {
-                b'"' if !*escaped => {
-                    let name = std::mem::take(name);
-                    self.named(&name);
-                }
+            State::Name { escaped } => match byte {
+                b'"' if !*escaped => self.named(),
                 _ => {
                     *escaped = byte == b'\\' && !*escaped;
-                    if name.len() <= MAX_NAME {
-                        name.push(byte);
+                    if self.name.len() <= MAX_NAME {
+                        self.name.push(byte);
                     }
                 }
             },
@@ -209,12 +219,13 @@ impl Pruner {
     }
 
     /// The name of a member is complete. It is written down at once if the member is wanted.
-    fn named(&mut self, raw: &[u8]) {
+    fn named(&mut self) {
         let Some(Level::Object { members, .. }) = self.levels.last().copied() else {
             self.state = State::Broken;
             return;
         };
         self.lost |= self.kept.len() > MAX_KEPT;
+        let raw = self.name.as_slice();
         let found = if self.lost {
             None
         } else if raw.contains(&b'\\') {
@@ -334,7 +345,7 @@ mod tests {
             taken += pruner.push(piece);
         }
         assert!(taken <= text.len());
-        pruner.finish()
+        pruner.finish(&WANT)
     }
 
     #[test]
@@ -401,7 +412,7 @@ mod tests {
         assert!(pruner.kept.len() <= MAX_KEPT + 64, "{}", pruner.kept.len());
         pruner.push(b"{}]}");
         assert!(pruner.is_over());
-        assert_eq!(pruner.finish(), None);
+        assert_eq!(pruner.finish(&WANT), None);
         let mut deep = Pruner::new(&WANT);
         deep.push(b"{\"a\":");
         for _ in 0..100_000 {

@@ -90,7 +90,8 @@ impl Reader {
                     let taken = pruner.push(rest);
                     rest = &rest[taken..];
                     if pruner.is_over() {
-                        let text = current.take().and_then(Pruner::finish);
+                        let text = pruner.finish(want(self.answer.wire));
+                        *current = None;
                         self.answer.text(text, *array);
                         if !*array {
                             self.form = Form::Over;
@@ -141,11 +142,12 @@ impl Sink for Answer {
     }
 
     fn dispatch(&mut self, name: &str) {
-        let event = std::mem::replace(&mut self.event, Pruner::new(want(self.wire))).finish();
-        let opening = std::mem::take(&mut self.opening);
+        let event = self.event.finish(want(self.wire));
+        let done = self.opening.trim_ascii() == chat::DONE;
+        self.opening.clear();
         let facts = &mut self.facts;
         match (self.wire, event.filter(Value::is_object)) {
-            (_, None) if opening.trim_ascii() == chat::DONE => facts.ended |= self.wire == Wire::OpenaiChat,
+            (_, None) if done => facts.ended |= self.wire == Wire::OpenaiChat,
             // Whatever it was, it may have said something else of what was used.
             (_, None) => facts.settled = false,
             (Wire::AnthropicMessages, Some(event)) => anthropic::event(name, &event, &mut self.said, facts),

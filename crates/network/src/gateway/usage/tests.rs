@@ -374,6 +374,11 @@ fn a_word_that_was_not_understood_leaves_doubt() {
     let whole = usage(472, 0, (0, 0), 89, 0);
     assert_eq!(broken("event: message_delta", "data: {\"type\":\n\n"), Known::Final(whole));
     assert_eq!(broken("event: message_stop", "data: {\"type\":\n\n"), Known::Provisional(whole));
+    // What was said before an answer began.
+    let early = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":0}}\n\n";
+    let late = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n";
+    let seen = report(Wire::OpenaiChat, &format!("{early}{late}"));
+    assert_eq!((seen.ended, seen.usage), (true, Known::Provisional(usage(3, 0, (0, 0), 0, 0))));
     // A stream whose end repeats nothing of what was used.
     let text = r#"data: {"candidates":[{"index":0}],"usageMetadata":{"promptTokenCount":4}}
 
