@@ -10,6 +10,7 @@ pub mod control_protocol;
 pub mod door_dns;
 pub mod door_hello;
 pub mod door_http;
+pub mod gateway_usage;
 pub mod guest_protocol;
 pub mod options;
 pub mod paths;
@@ -26,11 +27,12 @@ mod yard;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("control_protocol", control_protocol::check),
     ("door_dns", door_dns::check),
     ("door_hello", door_hello::check),
     ("door_http", door_http::check),
+    ("gateway_usage", gateway_usage::check),
     ("guest_protocol", guest_protocol::check),
     ("options", options::check),
     ("paths", paths::check),
