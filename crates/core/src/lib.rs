@@ -19,6 +19,7 @@ mod policy;
 mod provider;
 mod spec;
 mod tenants;
+mod token;
 pub mod wall;
 pub mod wire;
 
@@ -45,4 +46,5 @@ pub use provider::{
 };
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{NetShare, Share, TenantLimits};
+pub use token::{Budget, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord};
 pub use wall::Wall;

@@ -34,6 +34,19 @@ pub struct FileError {
     pub reason: String,
 }
 
+impl FileError {
+    /// Something wrong at a place of a text, counted in bytes.
+    pub(crate) fn at(text: &str, at: usize, reason: &str) -> Self {
+        let before = text.get(..at).unwrap_or(text);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        Self {
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+            reason: reason.to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for FileError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "line {}, column {}: {}", self.line, self.column, self.reason)
@@ -132,15 +145,7 @@ impl<'a> Reader<'a> {
         self.errors.sort_by_key(|(at, _)| *at);
         let left_out = self.errors.len().saturating_sub(MAX_ERRORS);
         self.errors.truncate(MAX_ERRORS);
-        let errors = self.errors.iter().map(|(at, reason)| {
-            let before = self.text.get(..*at).unwrap_or(self.text);
-            let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-            FileError {
-                line: before.matches('\n').count() + 1,
-                column: before[line_start..].chars().count() + 1,
-                reason: reason.clone(),
-            }
-        });
+        let errors = self.errors.iter().map(|(at, reason)| FileError::at(self.text, *at, reason));
         FileErrors { errors: errors.collect(), left_out }
     }
 

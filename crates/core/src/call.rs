@@ -1,0 +1,76 @@
+//! What sandboxes had the gateway do, as it is told afterwards.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ExecId, OperationName};
+
+/// A call of an operation, made or refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Its place in the sandbox's list, from 1.
+    pub seq: u64,
+    /// When it was made, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Names it, in the answer's header `x-request-id` as well.
+    pub request_id: String,
+    /// The execution whose process made it; none where the host cannot tell.
+    pub exec: Option<ExecId>,
+    /// The token, by its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The operation; none if it was none that there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationName>,
+    /// Method and path, safe to print.
+    pub request: String,
+    /// The model that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The status of the answer.
+    pub status: u16,
+    /// Why it was refused, or did not work out, in words; nothing if it went well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether it was refused here, so that nothing of it was sent on.
+    pub refused: bool,
+    /// What a model used, as far as its provider has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<ModelUsage>,
+    /// Whether the provider has said so to the end.
+    pub is_final: bool,
+    /// What it cost, in thousandths of a millionth of a dollar; nothing if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nano_dollars: Option<u64>,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+}
+
+/// Tokens that a model used, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelUsage {
+    /// Read by it, and not from a cache.
+    pub uncached: u64,
+    /// Read from a cache.
+    pub cache_read: u64,
+    /// Written to a cache for five minutes.
+    pub cache_write_5m: u64,
+    /// Written to a cache for an hour.
+    pub cache_write_1h: u64,
+    /// Said by it, thoughts included.
+    pub output: u64,
+    /// Thought by it; part of what it said.
+    pub reasoning: u64,
+}
+
+impl ModelUsage {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        [self.uncached, self.cache_read, self.cache_write_5m, self.cache_write_1h, self.output]
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(*part))
+    }
+}
+
+/// The files in a sandbox's directory that hold its calls as lines of JSON: the newer, and the one before.
+pub const CALL_FILES: [&str; 2] = ["calls", "calls.old"];

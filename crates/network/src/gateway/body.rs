@@ -1,0 +1,202 @@
+//! The body of a request: one object of JSON, of which only what is looked at is understood. Everything else stays as it was sent,
+//! to the byte.
+
+use std::fmt;
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+/// The members of an object, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Members(Vec<(String, Box<RawValue>)>);
+
+/// Why a body is not passed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBody {
+    /// It is something else than an object.
+    #[error("the body is not an object of JSON: {0}")]
+    NotAnObject(String),
+    /// Servers take the first, or the last, or either whatever its case.
+    #[error("the body has the member `{0}` twice, or in two spellings")]
+    Twice(String),
+    /// Servers may take it for another name.
+    #[error("the body has a member whose name is not plain")]
+    Name,
+}
+
+/// The most members that are read.
+const MOST: usize = 1024;
+
+impl Members {
+    /// Reads a body.
+    pub fn parse(body: &[u8]) -> Result<Self, BadBody> {
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let members = reader.deserialize_map(Reader).map_err(wrong)?;
+        reader.end().map_err(wrong)?;
+        Self::of(members)
+    }
+
+    fn of(members: Vec<(String, Box<RawValue>)>) -> Result<Self, BadBody> {
+        let plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if !members.iter().all(|(name, _)| plain(name)) {
+            return Err(BadBody::Name);
+        }
+        let mut names: Vec<String> = members.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(BadBody::Twice(pair[0].clone())),
+            None => Ok(Self(members)),
+        }
+    }
+
+    /// The names of all members.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The member of this name, or of this name in another spelling, which some servers take for it.
+    fn place(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|(own, _)| own.eq_ignore_ascii_case(name))
+    }
+
+    /// What a member says; dots lead into objects. It is found in whatever spelling a server may find it.
+    pub fn get(&self, path: &str) -> Result<Option<Value>, BadBody> {
+        let (name, rest) = split(path);
+        let Some(place) = self.place(name) else { return Ok(None) };
+        let raw = &self.0[place].1;
+        match rest {
+            Some(rest) => Self::parse(raw.get().as_bytes())?.get(rest),
+            None => Ok(serde_json::from_str(raw.get()).ok()),
+        }
+    }
+
+    /// Has a member say this, or be gone where it is null; objects on the way are made.
+    pub fn set(&mut self, path: &str, value: &Value) -> Result<(), BadBody> {
+        let (name, rest) = split(path);
+        let place = self.place(name);
+        let value = match rest {
+            None if value.is_null() => {
+                self.0.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
+                return Ok(());
+            }
+            None => to_raw_value(value).map_err(wrong)?,
+            Some(rest) => {
+                let mut inner = match place {
+                    Some(place) => Self::parse(self.0[place].1.get().as_bytes())?,
+                    None => Self::default(),
+                };
+                inner.set(rest, value)?;
+                RawValue::from_string(inner.write()).map_err(wrong)?
+            }
+        };
+        match place {
+            Some(place) => self.0[place] = (name.to_owned(), value),
+            None => self.0.push((name.to_owned(), value)),
+        }
+        Ok(())
+    }
+
+    /// The object, as it is passed on.
+    pub fn write(&self) -> String {
+        let mut text = String::from("{");
+        for (at, (name, value)) in self.0.iter().enumerate() {
+            if at > 0 {
+                text.push(',');
+            }
+            text.push_str(&Value::from(name.as_str()).to_string());
+            text.push(':');
+            text.push_str(value.get());
+        }
+        text.push('}');
+        text
+    }
+}
+
+fn split(path: &str) -> (&str, Option<&str>) {
+    path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)))
+}
+
+fn wrong(error: serde_json::Error) -> BadBody {
+    BadBody::NotAnObject(error.to_string())
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Vec<(String, Box<RawValue>)>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            if members.len() == MOST {
+                return Err(serde::de::Error::custom(format!("more than {MOST} members")));
+            }
+            members.push(member);
+        }
+        Ok(members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_looked_at_stays_as_it_was() {
+        let text =
+            r#"{"model":"a","odd":1.0e0,"deep":{"x" : [1,  2], "x":3},"max_tokens":99999999999999999999}"#;
+        let mut members = Members::parse(text.as_bytes()).unwrap();
+        assert_eq!(members.write(), text);
+        members.set("model", &Value::from("b")).unwrap();
+        members.set("odd", &Value::Null).unwrap();
+        members.set("generationConfig.maxOutputTokens", &Value::from(5)).unwrap();
+        assert_eq!(
+            members.write(),
+            r#"{"model":"b","deep":{"x" : [1,  2], "x":3},"max_tokens":99999999999999999999,"generationConfig":{"maxOutputTokens":5}}"#
+        );
+        assert_eq!(members.get("generationConfig.maxOutputTokens"), Ok(Some(Value::from(5))));
+        assert_eq!(members.get("missing.further"), Ok(None));
+    }
+
+    #[test]
+    fn a_member_is_one_however_it_is_spelt() {
+        for text in [
+            r#"{"model":"a","model":"b"}"#,
+            r#"{"model":"a","Model":"b"}"#,
+            r#"{"model":"a","mod\u0065l":"b"}"#,
+        ] {
+            assert_eq!(
+                Members::parse(text.as_bytes()).unwrap_err(),
+                BadBody::Twice("model".into()),
+                "{text}"
+            );
+        }
+        // The long s is an s, and the sign of Kelvin a k, to some.
+        for text in ["{\"me\u{17f}\u{17f}ages\":1}", "{\"max_to\u{212a}ens\":1}", "{\"a\\u0000\":1}"] {
+            assert_eq!(Members::parse(text.as_bytes()).unwrap_err(), BadBody::Name, "{text}");
+        }
+        let mut members = Members::parse(br#"{"MODEL":"large"}"#).unwrap();
+        assert_eq!(members.get("model"), Ok(Some(Value::from("large"))));
+        members.set("model", &Value::from("small")).unwrap();
+        assert_eq!(members.write(), r#"{"model":"small"}"#);
+        let inner =
+            Members::parse(br#"{"generationConfig":{"maxOutputTokens":1,"MaxOutputTokens":2}}"#).unwrap();
+        assert!(inner.get("generationConfig.maxOutputTokens").is_err());
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "[]", "1", "{", "{}x", "{\"a\":}", "\u{feff}{}"] {
+            assert!(matches!(Members::parse(text.as_bytes()), Err(BadBody::NotAnObject(_))), "{text}");
+        }
+        let many: Vec<String> = (0..=MOST).map(|number| format!("\"a{number}\":1")).collect();
+        assert!(Members::parse(format!("{{{}}}", many.join(",")).as_bytes()).is_err());
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        let _ = Members::parse(deep.as_bytes());
+    }
+}

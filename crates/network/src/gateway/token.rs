@@ -1,0 +1,112 @@
+//! Tokens: how they are made, and how one is known again.
+
+use std::io;
+
+use belljar_core::{Grant, TokenRecord};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sha2::{Digest, Sha256};
+
+/// What every token begins with, so that it is known for one wherever it is found.
+pub const PREFIX: &str = "bjt_";
+/// How many bytes of it nobody can guess.
+const RANDOM: usize = 32;
+
+/// A token and what is kept of it.
+pub fn mint(grant: &Grant, now_ms: u64) -> io::Result<(String, TokenRecord)> {
+    let mut random = [0; RANDOM];
+    let drawn = getrandom(&mut random, GetRandomFlags::empty())?;
+    if drawn != RANDOM {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let token = format!("{PREFIX}{}", hexadecimal(&random));
+    let hash = hash(&token);
+    let life = u64::try_from(grant.life.as_millis()).unwrap_or(u64::MAX);
+    let record = TokenRecord {
+        id: format!("tk-{}", &hash[..12]),
+        hash,
+        grant: grant.clone(),
+        issued_ms: now_ms,
+        expires_ms: now_ms.saturating_add(life),
+    };
+    Ok((token, record))
+}
+
+/// What is kept of a token.
+pub fn hash(token: &str) -> String {
+    hexadecimal(&Sha256::digest(token.as_bytes()))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Why a token is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worthless {
+    /// No token was given.
+    Missing,
+    /// It is not one of this sandbox's.
+    Unknown,
+    /// Its time is over.
+    Expired,
+}
+
+/// Finds the record of a token among a sandbox's own. Whatever is compared are hashes, so that the time it takes says nothing.
+pub fn find<'a>(
+    records: &'a [TokenRecord],
+    token: Option<&str>,
+    now_ms: u64,
+) -> Result<&'a TokenRecord, Worthless> {
+    let token = token.ok_or(Worthless::Missing)?;
+    let hash = hash(token);
+    let record = records.iter().find(|record| record.hash == hash).ok_or(Worthless::Unknown)?;
+    if now_ms >= record.expires_ms { Err(Worthless::Expired) } else { Ok(record) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_by_its_hash_until_it_ends() {
+        let grant = Grant { life: Duration::from_secs(5), ..Grant::of(vec!["llm:chat".parse().unwrap()]) };
+        let (token, record) = mint(&grant, 1000).unwrap();
+        let (other, _) = mint(&grant, 1000).unwrap();
+        assert!(token.starts_with(PREFIX) && token.len() == 68 && token != other);
+        let kept = serde_json::to_string(&record).unwrap();
+        assert!(!kept.contains(&token) && !kept.contains(&token[PREFIX.len()..]), "{kept}");
+        let records = [record];
+        assert_eq!(find(&records, Some(&token), 1000), Ok(&records[0]));
+        assert_eq!(find(&records, Some(&token), 5999), Ok(&records[0]));
+        assert_eq!(find(&records, Some(&token), 6000), Err(Worthless::Expired));
+        assert_eq!(find(&records, None, 1000), Err(Worthless::Missing));
+    }
+
+    /// What people try with tokens: none of it is one.
+    #[test]
+    fn nothing_else_is_a_token() {
+        let (token, record) = mint(&Grant::of(vec!["llm:chat".parse().unwrap()]), 0).unwrap();
+        let records = [record.clone()];
+        let cases = [
+            String::new(),
+            token.to_uppercase(),
+            format!("{token} "),
+            format!(" {token}"),
+            format!("{token}\0"),
+            token[..token.len() - 1].to_owned(),
+            format!("{token}0"),
+            token[PREFIX.len()..].to_owned(),
+            record.hash.clone(),
+            record.id,
+            format!("{PREFIX}{}", record.hash),
+            "eyJhbGciOiJub25lIn0.eyJzY29wZSI6IioifQ.".into(),
+            "' OR 1=1 --".into(),
+            "*".into(),
+        ];
+        for case in cases {
+            assert_eq!(find(&records, Some(&case), 0), Err(Worthless::Unknown), "{case}");
+        }
+    }
+}
