@@ -10,10 +10,12 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use belljar_network::door::{Client, LOG_FILE, supervisor, worker};
+use belljar_network::gateway;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 const SUPERVISOR: &str = "door-supervisor";
 const WORKER: &str = "door-worker";
+const GATEWAY: &str = "door-gateway";
 /// What the door writes to its log, unless `BELLJAR_LOG` says otherwise.
 const LEVEL: &str = "warn";
 
@@ -23,6 +25,7 @@ pub(crate) fn part() -> Option<ExitCode> {
     let played = match &words[..] {
         [part, home] if part == SUPERVISOR => supervise(Path::new(home)),
         [part] if part == WORKER => work(),
+        [part, home] if part == GATEWAY => keep_keys(Path::new(home)),
         _ => return None,
     };
     Some(match played {
@@ -58,7 +61,25 @@ fn supervise(home: &Path) -> io::Result<()> {
     let _ = rustix::process::setsid();
     let program = std::env::current_exe()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(supervisor::run(home, Box::new(move |channel| employ(&program, channel))))
+    let (other, place) = (program.clone(), home.to_owned());
+    let worker = Box::new(move |channel| employ(&program, channel));
+    let gateway = Box::new(move |channel| entrust(&other, &place, channel));
+    runtime.block_on(supervisor::run(home, worker, gateway))
+}
+
+/// Starts the gateway, which finds its keys where its configuration says, in this environment among others.
+fn entrust(program: &Path, home: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child> {
+    let mut command = tokio::process::Command::new(program);
+    command.arg(GATEWAY).arg(home).stdin(Stdio::from(channel)).stdout(Stdio::null()).kill_on_drop(true);
+    command.spawn()
+}
+
+fn keep_keys(home: &Path) -> io::Result<()> {
+    start_log();
+    // Should the supervisor be killed, nobody brings callers.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let channel = io::stdin().as_fd().try_clone_to_owned()?;
+    gateway::process::run(home, channel)
 }
 
 fn employ(program: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child> {

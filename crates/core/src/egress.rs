@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{ExecId, NetworkPolicy, Owner, Purpose, Result, SandboxId};
+use crate::{Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId};
 
 /// Something that went through the door, or was turned away there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,6 +167,12 @@ pub trait Door: fmt::Debug + Send + Sync {
     /// Has the door serve a sandbox, by the policy that its directory holds now. Returns once that is in force. If there is
     /// no door it is opened. May be called again at any time.
     async fn see_to(&self, sandbox: &SandboxId) -> Result<()>;
+
+    /// Makes a token for operations of the gateway, if there are such. Nothing is kept of it.
+    async fn issue(&self, grant: &Grant) -> Result<Issued> {
+        let names: Vec<_> = grant.operations.iter().map(ToString::to_string).collect();
+        Err(Error::new(ErrorCode::Unsupported, format!("there is no gateway here for {}", names.join(", "))))
+    }
 
     /// What an execution was denied so far. Everything that its processes could know of is among it.
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Result<Vec<Denial>>;

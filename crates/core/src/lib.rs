@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod capability;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -23,6 +24,7 @@ mod token;
 pub mod wall;
 pub mod wire;
 
+pub use call::{CALL_FILES, Call, ModelUsage};
 pub use capability::{Capabilities, Capability};
 pub use egress::{
     Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, LEASE_FILE, MOVED_FILE, Moved, Network,
@@ -46,5 +48,5 @@ pub use provider::{
 };
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{NetShare, Share, TenantLimits};
-pub use token::{Budget, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord};
+pub use token::{Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord};
 pub use wall::Wall;

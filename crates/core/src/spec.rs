@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Limits, NetworkPolicy, Result, SandboxId, Tenant};
+use crate::{Error, ErrorCode, Grant, Limits, NetworkPolicy, Result, SandboxId, Tenant};
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// What it may reach.
     pub network: NetworkPolicy,
+    /// What it may ask of the gateway, by a token that it finds in its environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
     /// Variables added to the template's own for every execution.
     pub env: BTreeMap<String, String>,
     /// How long it lives; the sandbox ends itself after that, whatever happens to the host's processes.
@@ -50,6 +53,7 @@ impl Default for SandboxSpec {
             template: "host".into(),
             limits: Limits::default(),
             network: NetworkPolicy::None,
+            grant: None,
             env: BTreeMap::new(),
             ttl: Duration::from_secs(300),
             labels: BTreeMap::new(),
@@ -82,6 +86,9 @@ impl SandboxSpec {
             .hint("a sandbox lives for up to 365 days; it can be extended while it runs"));
         }
         self.network.check()?;
+        if let Some(grant) = &self.grant {
+            grant.check()?;
+        }
         if let Some(owner) = &self.owner {
             owner.tenant.check()?;
         }

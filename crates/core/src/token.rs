@@ -172,6 +172,9 @@ impl fmt::Debug for Issued {
     }
 }
 
+/// By this name sandboxes find the gateway, at port 80.
+pub const GATEWAY_NAME: &str = "gateway.belljar";
+
 /// The file in a sandbox's directory that holds its tokens' records, as JSON.
 pub const TOKENS_FILE: &str = "tokens.json";
 

@@ -13,6 +13,8 @@ use crate::slot;
 
 /// The host's user id under which the door's worker runs, where there is root to give it: nobody else's.
 const WORKER: u32 = slot::FIRST_ID - 1;
+/// The same for the gateway.
+const GATEWAY: u32 = slot::FIRST_ID - 2;
 
 /// Where a program finds what it needs to look up names.
 const TO_LOOK_UP_NAMES: [&str; 7] =
@@ -25,6 +27,16 @@ const MOST_THREADS: u64 = 4096;
 
 /// Takes the rights of the door's worker away: what is left is the network, and what is needed to look up names.
 pub fn confine_worker() -> io::Result<()> {
+    confine(WORKER)
+}
+
+/// Takes the rights of the gateway away, after it has got its keys. What is left is the same, in the hands of another user:
+/// whoever takes over the worker cannot look into it.
+pub fn confine_gateway() -> io::Result<()> {
+    confine(GATEWAY)
+}
+
+fn confine(user: u32) -> io::Result<()> {
     most_descriptors()?;
     let places = landlock::places(&TO_LOOK_UP_NAMES).map_err(io::Error::other)?;
     let root = rustix::process::geteuid().is_root();
@@ -35,7 +47,7 @@ pub fn confine_worker() -> io::Result<()> {
             bound(Resource::Nproc, MOST_THREADS)?;
         }
     }
-    give_up((root && Wall::WorkerUser.stands()).then_some(WORKER))?;
+    give_up((root && Wall::WorkerUser.stands()).then_some(user))?;
     if landlock::abi() >= 1 && Wall::WorkerLandlock.stands() {
         let places: Vec<_> = places.iter().map(AsFd::as_fd).collect();
         let rules = landlock::ruleset(&places, &[], &[], Reach::OwnDomain).map_err(io::Error::other)?;

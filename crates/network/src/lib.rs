@@ -2,10 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
 pub mod client_hello;
 pub mod dns;
 pub mod door;
 pub mod gateway;
 pub mod http;
+mod journal;
 pub mod policy;
 pub mod tenants;

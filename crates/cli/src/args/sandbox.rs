@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use belljar_core::{ByteSize, CpuCount, Error, ErrorCode, Limits, ProviderName, Result, SandboxSpec, Span};
+use belljar_core::{
+    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, OperationName, ProviderName, Result, SandboxSpec,
+    Span,
+};
 use clap::Args;
 
 use super::{NetworkOptions, in_option, pairs, wrong};
@@ -41,6 +44,12 @@ pub(crate) struct SandboxOptions {
     pub(crate) disk: Option<String>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
+    /// Let it call this operation of the gateway, by a token in its environment; the key stays outside; may be repeated
+    #[arg(long, value_name = "OPERATION", help_heading = "Network")]
+    pub(crate) grant: Vec<String>,
+    /// How long that token is good, such as 30s, 10m or 1h [default: 5m]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Network")]
+    pub(crate) token_ttl: Option<String>,
 }
 
 /// Reads the value of an option if it was given.
@@ -77,7 +86,22 @@ impl SandboxOptions {
             spec.ttl = ttl;
         }
         spec.labels = labels(&self.labels)?;
+        spec.grant = self.grant()?;
         Ok(spec)
+    }
+
+    fn grant(&self) -> Result<Option<Grant>> {
+        if self.grant.is_empty() {
+            return Ok(None);
+        }
+        let names = self.grant.iter().map(|name| name.parse::<OperationName>());
+        let names = names.collect::<Result<Vec<_>>>().map_err(|error| in_option("--grant", error))?;
+        let mut grant = Grant::of(names);
+        if let Some(life) = value::<Span>("--token-ttl", self.token_ttl.as_deref())? {
+            grant.life = life.0;
+        }
+        grant.check().map_err(|error| in_option("--grant", error))?;
+        Ok(Some(grant))
     }
 
     fn limits(&self) -> Result<Limits> {

@@ -77,6 +77,10 @@ impl World {
             // SAFETY: plain system call; it concerns this thread only.
             let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             assert_eq!(apart, 0, "{}", std::io::Error::last_os_error());
+            // Hosts on a network say at once that nobody listens, to whoever asks however often.
+            for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+                std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap();
+            }
             run("ip", &["link", "add", "abroad", "type", "veth", "peer", "name", "home"]);
             let network = File::open("/proc/thread-self/ns/net").unwrap();
             let home = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());

@@ -17,7 +17,7 @@ pub use path::{PathError, PathPattern, plain_path};
 pub use rule::{IpNet, Method, PortRange, Rule, SetName, Target};
 pub use text::RuleError;
 
-use crate::{ByteSize, Error, ErrorCode, ProviderName};
+use crate::{ByteSize, Error, ErrorCode, GATEWAY_NAME, ProviderName};
 
 /// What may leave the sandbox.
 ///
@@ -145,6 +145,21 @@ impl NetworkPolicy {
             Self::None => "none",
             Self::Allowlist(_) => "allowlist",
             Self::Open(_) => "open",
+        }
+    }
+
+    /// The same, and the gateway within reach.
+    pub fn with_gateway(self) -> Self {
+        let rule = format!("http://{GATEWAY_NAME}/*").parse::<Rule>();
+        let add = |mut rules: Rules| {
+            rules.allow.extend(rule.ok().filter(|rule| !rules.allow.contains(rule)));
+            rules
+        };
+        match self {
+            Self::None => Self::Allowlist(add(Rules::default())),
+            Self::Allowlist(rules) => Self::Allowlist(add(rules)),
+            // There every name can be reached.
+            Self::Open(rules) => Self::Open(rules),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use belljar_core::{Denial, Door, Error, ErrorCode, ExecId, Result, SandboxId};
+use belljar_core::{Denial, Door, Error, ErrorCode, ExecId, Grant, Issued, Result, SandboxId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::message::{Answer, Ask};
 use super::{SOCKET_FILE, place};
+use crate::gateway;
 
 /// How long the door may take to open, and to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -165,6 +166,13 @@ impl Door for Client {
             Answer::Done => Ok(()),
             _ => Err(surprise()),
         }
+    }
+
+    async fn issue(&self, grant: &Grant) -> Result<Issued> {
+        let home = self.place.home.clone();
+        let grant = grant.clone();
+        let issued = tokio::task::spawn_blocking(move || gateway::issue::issue(&home, &grant)).await;
+        issued.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, error.to_string())))
     }
 
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Result<Vec<Denial>> {

@@ -1,17 +1,14 @@
-//! The list of a sandbox's flows, in its directory: lines of JSON in two files of bounded size, the newer and the one before.
-//! Each file begins with what had been counted before it.
+//! The list of a sandbox's flows, in its directory, and what was denied to whom.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use belljar_core::{Denial, ExecId, FLOW_FILES, Flow, Verdict};
 use serde::{Deserialize, Serialize};
 
-/// A file that is longer than this becomes the older one.
-const MOST_BYTES: u64 = 4 << 20;
+use crate::journal::{self, Journal};
+
 /// Executions whose denials are remembered.
 const MOST_EXECUTIONS: usize = 256;
 /// Different denials that are remembered of each.
@@ -28,111 +25,36 @@ pub(super) struct Counts {
     pub(super) received: u64,
 }
 
-/// The first line of a file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Beginning {
-    before: Counts,
+impl journal::Counts for Counts {
+    type Entry = Flow;
+
+    fn count(&mut self, flow: &Flow) {
+        self.seq = flow.seq;
+        self.sent = self.sent.saturating_add(flow.sent);
+        self.received = self.received.saturating_add(flow.received);
+    }
 }
 
 /// One sandbox's list.
 #[derive(Debug)]
 pub(super) struct FlowLog {
-    directory: PathBuf,
-    file: File,
-    length: u64,
-    counts: Counts,
-    denials: BTreeMap<ExecId, Vec<Denial>>,
+    journal: Journal<Counts>,
+    denials: Denials,
 }
 
-impl FlowLog {
-    /// Opens the list in a directory, and reads what is there.
-    pub(super) fn open(directory: &Path) -> io::Result<Self> {
-        let [newer, older] = FLOW_FILES.map(|name| directory.join(name));
-        let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&newer)?;
-        let length = file.metadata()?.len();
-        let mut log = Self {
-            directory: directory.to_owned(),
-            file,
-            length,
-            counts: Counts::default(),
-            denials: BTreeMap::new(),
-        };
-        for path in [older, newer] {
-            log.read(&path)?;
-        }
-        if length == 0 {
-            log.begin()?;
-        } else {
-            // A line that was cut off must not spoil the next.
-            log.write(b"\n")?;
-        }
-        Ok(log)
-    }
+/// What each execution was denied.
+#[derive(Debug, Default)]
+struct Denials(BTreeMap<ExecId, Vec<Denial>>);
 
-    fn read(&mut self, path: &Path) -> io::Result<()> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        for line in BufReader::new(file.take(4 * MOST_BYTES)).split(b'\n') {
-            let line = line?;
-            if let Ok(Beginning { before }) = serde_json::from_slice(&line) {
-                self.counts = before;
-            } else if let Ok(flow) = serde_json::from_slice::<Flow>(&line) {
-                self.take(&flow);
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// Writes down a flow, with the next number.
-    pub(super) fn push(&mut self, mut flow: Flow) -> io::Result<()> {
-        flow.seq = self.counts.seq + 1;
-        let mut line = serde_json::to_vec(&flow)?;
-        line.push(b'\n');
-        if self.length + line.len() as u64 > MOST_BYTES {
-            self.turn()?;
-        }
-        self.take(&flow);
-        self.write(&line)
-    }
-
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        self.length += line.len() as u64;
-        self.file.write_all(line)
-    }
-
-    fn begin(&mut self) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Beginning { before: self.counts })?;
-        line.push(b'\n');
-        self.write(&line)
-    }
-
-    /// Makes the newer file the older, and begins another.
-    fn turn(&mut self) -> io::Result<()> {
-        let [newer, older] = FLOW_FILES.map(|name| self.directory.join(name));
-        fs::rename(&newer, older)?;
-        self.file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&newer)?;
-        self.length = 0;
-        self.begin()
-    }
-
+impl Denials {
     fn take(&mut self, flow: &Flow) {
-        self.counts.seq = flow.seq;
-        self.counts.sent = self.counts.sent.saturating_add(flow.sent);
-        self.counts.received = self.counts.received.saturating_add(flow.received);
         let (Verdict::Denied { reason, what, how_to_grant }, Some(exec)) = (&flow.verdict, flow.exec) else {
             return;
         };
-        if !self.denials.contains_key(&exec) && self.denials.len() >= MOST_EXECUTIONS {
-            self.denials.pop_first();
+        if !self.0.contains_key(&exec) && self.0.len() >= MOST_EXECUTIONS {
+            self.0.pop_first();
         }
-        let denials = self.denials.entry(exec).or_default();
+        let denials = self.0.entry(exec).or_default();
         if let Some(same) = denials.iter_mut().find(|denial| denial.what == *what && denial.reason == *reason)
         {
             same.times += 1;
@@ -146,18 +68,42 @@ impl FlowLog {
             });
         }
     }
+}
+
+impl FlowLog {
+    /// Opens the list in a directory, and reads what is there.
+    pub(super) fn open(directory: &Path) -> io::Result<Self> {
+        let mut denials = Denials::default();
+        let journal = Journal::open(directory, FLOW_FILES, |flow| denials.take(flow))?;
+        Ok(Self { journal, denials })
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        *self.journal.counts()
+    }
+
+    /// Writes down a flow, with the next number.
+    pub(super) fn push(&mut self, mut flow: Flow) -> io::Result<()> {
+        flow.seq = self.counts().seq + 1;
+        self.denials.take(&flow);
+        self.journal.push(&flow)
+    }
 
     /// What an execution was denied.
     pub(super) fn denials(&self, exec: ExecId) -> Vec<Denial> {
-        self.denials.get(&exec).cloned().unwrap_or_default()
+        self.denials.0.get(&exec).cloned().unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
     use belljar_core::{FlowKind, Purpose};
 
     use super::*;
+    use crate::journal::MOST_BYTES;
 
     fn flow(exec: u32, what: Option<&str>) -> Flow {
         Flow {
@@ -204,8 +150,9 @@ mod tests {
         };
         check(&log);
         // Cut off in the middle of a line.
-        log.write(b"{\"seq\": 5, \"ti").unwrap();
         drop(log);
+        let newer = directory.path().join(FLOW_FILES[0]);
+        OpenOptions::new().append(true).open(newer).unwrap().write_all(b"{\"seq\": 5, \"ti").unwrap();
         let mut log = FlowLog::open(directory.path()).unwrap();
         check(&log);
         log.push(flow(3, None)).unwrap();
@@ -227,7 +174,7 @@ mod tests {
         }
         let counts = log.counts();
         assert_eq!(counts, Counts { seq: count, sent: 3 * count, received: 4 * count });
-        assert!(log.denials.len() <= MOST_EXECUTIONS);
+        assert!(log.denials.0.len() <= MOST_EXECUTIONS);
         assert_eq!(FlowLog::open(directory.path()).unwrap().counts(), counts);
     }
 }

@@ -41,6 +41,8 @@ pub(super) enum Order {
     Whose { serial: u64, exec: Option<ExecId> },
     /// Say [`Word::Done`] after everything that was to be said before.
     Sync { serial: u64 },
+    /// There is another gateway; the channel to it comes along.
+    Gateway,
 }
 
 /// A sandbox to be served, and what is known of it from before.
@@ -89,6 +91,3 @@ pub(super) enum Word {
     /// It has moved so much more.
     Moved { sandbox: SandboxId, more: Moved },
 }
-
-/// The longest message of either side; the bound for what the supervisor reads of the worker.
-pub(super) const MAX_WORD: usize = 16 * 1024;

@@ -7,12 +7,12 @@
 //!
 //! A [`Client`] is how the rest of Belljar sees the door.
 
-mod channel;
 mod client;
-mod clock;
+pub(crate) mod clock;
 mod log;
 mod message;
 mod place;
+mod post;
 mod purposes;
 pub mod supervisor;
 mod tenants;

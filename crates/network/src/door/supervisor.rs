@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use belljar_core::wire::Frame;
 use belljar_core::{
-    Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId, Tenant, Verdict, Wall,
+    Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
+    SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
@@ -24,12 +24,16 @@ use tokio::process::Child;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::channel::{self, Channel};
 use super::log::{Counts, FlowLog};
 use super::message::{Answer, Ask, Opening, Order, TenantShare, Word};
+use super::post::{Books, Post};
 use super::purposes::Purposes;
 use super::tenants::{self, Tenants};
 use super::{LOCK_FILE, SOCKET_FILE, place};
+use crate::channel::{self, Channel};
+use crate::gateway;
+use crate::gateway::ledger::CallLog;
+use crate::gateway::service::Introduction;
 
 /// A door that nobody needs is closed after this long.
 const UNNEEDED: Duration = Duration::from_secs(60);
@@ -51,11 +55,11 @@ const MOST_OPEN: usize = 20_000;
 /// Names that are remembered of a sandbox for the next worker.
 const MOST_NAMES: usize = 4096;
 
-/// Starts a worker, which finds the channel at its standard input.
+/// Starts a worker or a gateway, which finds the channel at its standard input.
 pub type Start = Box<dyn Fn(OwnedFd) -> io::Result<Child> + Send + Sync>;
 
 /// Keeps the door of a data directory, until nobody needs it. Returns at once if another does.
-pub async fn run(home: &Path, start: Start) -> io::Result<()> {
+pub async fn run(home: &Path, start: Start, start_gateway: Start) -> io::Result<()> {
     belljar_jail::rights::most_descriptors()?;
     let lock =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(home.join(LOCK_FILE))?;
@@ -70,8 +74,10 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
         state: Mutex::default(),
         fresh: Notify::new(),
         asking: Arc::new(Semaphore::new(ASKING)),
+        post: Arc::new(Post::new()),
     });
     supervisor.find_all().await;
+    let gateway = tokio::spawn(supervisor.post.clone().keep(start_gateway, supervisor.clone()));
     let worker = tokio::spawn(supervisor.clone().keep_working(start));
     let socket = home.join(SOCKET_FILE);
     // Whoever made it held the lock that we hold now.
@@ -84,6 +90,7 @@ pub async fn run(home: &Path, start: Start) -> io::Result<()> {
     supervisor.serve(listener).await;
     let _ = fs::remove_file(&socket);
     worker.abort();
+    gateway.abort();
     Ok(())
 }
 
@@ -95,6 +102,7 @@ struct Supervisor {
     fresh: Notify,
     /// Places for questions to monitors.
     asking: Arc<Semaphore>,
+    post: Arc<Post>,
 }
 
 #[derive(Default)]
@@ -125,6 +133,53 @@ struct Kept {
     /// What the file says of that.
     written: Option<Moved>,
     log: FlowLog,
+    /// Its tokens and calls, if it has any.
+    customer: Option<Customer>,
+}
+
+/// A sandbox as the gateway's customer.
+struct Customer {
+    tokens: Vec<TokenRecord>,
+    tenant: Option<String>,
+    calls: CallLog,
+}
+
+impl Customer {
+    /// Finds out whether a sandbox has tokens.
+    fn find(directory: &Path) -> io::Result<Option<Self>> {
+        let tokens = match read(&directory.join(TOKENS_FILE), MAX_POLICY) {
+            Ok(tokens) => tokens,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Self { tokens, tenant: None, calls: CallLog::open(directory)? }))
+    }
+
+    fn introduction(&self, sandbox: &SandboxId) -> gateway::message::Order {
+        let introduction = Introduction {
+            tokens: self.tokens.clone(),
+            spent: self.calls.spent().clone(),
+            tenant: self.tenant.clone(),
+            ..Introduction::default()
+        };
+        gateway::message::Order::Introduce { sandbox: sandbox.clone(), introduction: Box::new(introduction) }
+    }
+}
+
+impl Books for Supervisor {
+    fn introductions(&self) -> Vec<gateway::message::Order> {
+        let state = self.state();
+        let customers = state.kept.iter().filter_map(|(id, kept)| Some((id, kept.customer.as_ref()?)));
+        customers.map(|(id, customer)| customer.introduction(id)).collect()
+    }
+
+    fn called(&self, sandbox: &SandboxId, call: Call) {
+        let mut state = self.state();
+        let customer = state.kept.get_mut(sandbox).and_then(|kept| kept.customer.as_mut());
+        if let Some(Err(error)) = customer.map(|customer| customer.calls.push(call)) {
+            tracing::error!(%sandbox, %error, "cannot write down a call");
+        }
+    }
 }
 
 impl State {
@@ -292,7 +347,8 @@ impl Supervisor {
                 Error::new(ErrorCode::Lost, format!("the door cannot reach the sandbox's network: {error}"))
                     .hint("`belljar ls -a` shows whether it has ended")
             })?;
-            return self.carried_out(|state, serial| state.opening(sandbox, serial)).await;
+            self.carried_out(|state, serial| state.opening(sandbox, serial)).await?;
+            return self.introduce(sandbox).await;
         }
         let directory = self.directory(sandbox);
         let policy = read_policy(&directory).map_err(|error| {
@@ -318,7 +374,35 @@ impl Supervisor {
             Some(Order::Policy { sandbox: sandbox.clone(), policy, tenant, serial })
         })
         .await?;
+        self.introduce(sandbox).await?;
         unknown.map_or(Ok(()), Err)
+    }
+
+    /// Has the gateway know a sandbox's tokens as they are now, if it has any.
+    async fn introduce(&self, sandbox: &SandboxId) -> Result<()> {
+        let directory = self.directory(sandbox);
+        let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
+        let order = {
+            let mut state = self.state();
+            let Some(kept) = state.kept.get_mut(sandbox) else { return Ok(()) };
+            match tokens {
+                Ok(tokens) => {
+                    if let Some(customer) = &mut kept.customer {
+                        customer.tokens = tokens;
+                    } else {
+                        kept.customer = Customer::find(&directory).ok().flatten();
+                    }
+                    match &kept.customer {
+                        Some(customer) => customer.introduction(sandbox),
+                        None => return Ok(()),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                // Whatever cannot be read grants nothing.
+                Err(_) => gateway::message::Order::Tokens { sandbox: sandbox.clone(), tokens: Vec::new() },
+            }
+        };
+        self.post.tell(order).await
     }
 
     /// Gets the sockets of a sandbox from its monitor, and watches for its end. The worker is not told yet.
@@ -352,6 +436,7 @@ impl Supervisor {
                 moved,
                 written: None,
                 log,
+                customer: Customer::find(&directory)?,
             };
             kept.write_moved(&directory);
             io::Result::Ok((kept, found))
@@ -360,6 +445,9 @@ impl Supervisor {
         {
             let mut state = self.state();
             kept.tenant = found.map(|found| state.tenants.note(found));
+            if kept.customer.is_some() {
+                self.post.need();
+            }
             // Another caller may have been faster; both have the same.
             state.kept.entry(sandbox.clone()).or_insert(kept);
         }
@@ -377,6 +465,7 @@ impl Supervisor {
         if let Err(error) = self.carried_out(close).await {
             tracing::warn!(%sandbox, %error, "the worker did not let go of a sandbox");
         }
+        self.post.mention(gateway::message::Order::Forget { sandbox: sandbox.clone() }).await;
         let kept = self.state().kept.remove(sandbox);
         if let Some(mut kept) = kept {
             kept.moved.complete = true;
@@ -481,6 +570,7 @@ impl Supervisor {
                 let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
                 channel.send(&order, &sockets).await?;
             }
+            self.post.worker(channel.clone()).await;
             self.fresh.notify_waiters();
             io::Result::Ok(())
         };

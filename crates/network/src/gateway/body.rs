@@ -55,6 +55,11 @@ impl Members {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
+    /// All members: their names, and their values as texts.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.get()))
+    }
+
     /// The member of this name, or of this name in another spelling, which some servers take for it.
     fn place(&self, name: &str) -> Option<usize> {
         self.0.iter().position(|(own, _)| own.eq_ignore_ascii_case(name))

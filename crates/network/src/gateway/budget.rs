@@ -1,7 +1,7 @@
 //! How much may be spent, and how much has been. What a call may cost at most is set aside before it is made, and what it did
 //! cost is written down when it is over; so that calls at the same time do not spend the same money twice.
 
-use belljar_core::Budget;
+use belljar_core::{Budget, Call};
 use serde::{Deserialize, Serialize};
 
 /// What was spent, or may be.
@@ -18,6 +18,19 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// What a call cost, as far as that is known.
+    pub fn of(call: &Call) -> Self {
+        let made = !call.refused;
+        Self {
+            requests: u64::from(made),
+            tokens: call.usage.map_or(0, |usage| usage.total()),
+            nano_dollars: call.nano_dollars.unwrap_or(0),
+            unknown: u64::from(
+                made && call.model.is_some() && (call.usage.is_none() || call.nano_dollars.is_none()),
+            ),
+        }
+    }
+
     /// Both together.
     pub fn and(self, other: Self) -> Self {
         Self {

@@ -13,6 +13,7 @@ use toml::Spanned;
 
 use super::kind::Kind;
 use super::operation::{Operation, Upstream};
+use super::price::Prices;
 use super::secret::Source;
 use crate::policy::file::{FileError, FileErrors};
 
@@ -78,7 +79,7 @@ impl BudgetText {
 /// Dollars in millionths.
 pub fn micro(dollars: f64) -> Result<u64, String> {
     let micro = (dollars * 1e6).round();
-    if micro >= 0.0 && micro < 9e15 {
+    if (0.0..9e15).contains(&micro) {
         Ok(micro as u64)
     } else {
         Err(format!("{dollars} is no amount of dollars"))
@@ -115,6 +116,8 @@ struct OperationText {
     paths: Vec<String>,
     #[serde(default)]
     push: bool,
+    #[serde(default)]
+    prices: BTreeMap<String, Prices>,
     requests_per_minute: Option<u32>,
     concurrent: Option<u32>,
     max_body: Option<String>,
@@ -204,7 +207,7 @@ impl Config {
         if kind == Kind::Http && text.methods.is_empty() {
             return Err("`methods` is missing: list what may be done, as in `[\"GET\"]`".into());
         }
-        if !kind.is_listed() && !(text.paths.is_empty() && text.methods.is_empty()) {
+        if !(kind.is_listed() || text.paths.is_empty() && text.methods.is_empty()) {
             return Err(
                 "`paths` and `methods` are known for this kind; only `git` and `http` list them".into()
             );
@@ -246,6 +249,7 @@ impl Config {
             methods,
             paths,
             push: text.push,
+            prices: text.prices,
             requests_per_minute: text.requests_per_minute,
             concurrent: text.concurrent,
             max_body: typed(text.max_body, MAX_BODY)?.0,

@@ -3,12 +3,17 @@
 pub mod body;
 pub mod budget;
 pub mod config;
+pub mod issue;
 pub mod kind;
+pub(crate) mod ledger;
+pub(crate) mod message;
 pub mod operation;
 pub mod price;
+pub mod process;
 pub mod redact;
 pub mod refusal;
 pub mod secret;
+pub mod service;
 pub mod token;
 pub mod upstream;
 pub mod usage;

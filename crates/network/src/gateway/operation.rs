@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::body::{BadBody, Members};
 use super::kind::{CallKind, Kind};
+use super::price::Prices;
 
 /// Something that the gateway does for sandboxes that are granted it.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct Operation {
     pub paths: Vec<PathPattern>,
     /// Whether repositories may be written to.
     pub push: bool,
+    /// What models cost.
+    pub prices: BTreeMap<String, Prices>,
     /// How often it may be called in a minute, by one sandbox.
     pub requests_per_minute: Option<u32>,
     /// How many calls of one sandbox may be open.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base64::Engine as _;
-use belljar_core::{Budget, Call, ExecId, OperationName, SandboxId, TokenRecord, plain_path};
+use belljar_core::{Call, ExecId, OperationName, SandboxId, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
@@ -18,20 +18,22 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
+use super::body::Members;
 use super::budget::{Account, Spent};
 use super::config::Config;
 use super::kind::{CallKind, Kind};
-use super::operation::{Operation, Prepared, Sent};
+use super::operation::{NotAllowed, Operation, Prepared, Sent};
 use super::price::Prices;
 use super::redact::Redactor;
 use super::refusal::{Cause, Refusal};
 use super::secret::Secret;
 use super::token::{self, Worthless};
 use super::upstream::{Answer, Client, Failed, Sending};
-use super::usage::{Reader, Wire};
+use super::usage::{Asked, Reader, Wire};
 use crate::door::clock::now_ms;
 use crate::policy::shortened;
 
@@ -77,7 +79,7 @@ struct Use {
 }
 
 /// A sandbox as it is introduced.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Introduction {
     /// Its tokens.
     pub tokens: Vec<TokenRecord>,
@@ -111,7 +113,9 @@ impl Gateway {
 
     /// Which keys could not be got, and why.
     pub fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.secrets.iter().filter_map(|(name, secret)| Some((name.as_str(), secret.as_ref().err()?.as_str())))
+        self.secrets
+            .iter()
+            .filter_map(|(name, secret)| Some((name.as_str(), secret.as_ref().err()?.as_str())))
     }
 
     /// Serves a sandbox from now on.
@@ -167,7 +171,12 @@ impl Gateway {
         }
     }
 
-    async fn call(self: Arc<Self>, sandbox: SandboxId, exec: Option<ExecId>, request: Request<Incoming>) -> Reply {
+    async fn call(
+        self: Arc<Self>,
+        sandbox: SandboxId,
+        exec: Option<ExecId>,
+        request: Request<Incoming>,
+    ) -> Reply {
         let began = Instant::now();
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let path = request.uri().path();
@@ -190,19 +199,22 @@ impl Gateway {
         };
         let mut open = Open { gateway: self.clone(), sandbox, told, began, aside: None, _place: None };
         match self.try_call(&mut open, request).await {
-            Ok(Made { response, wire, prices, keys, timeout }) => open.pass(response, (wire, prices), keys, timeout),
+            Ok(Made { response, wire, prices, keys, timeout }) => {
+                open.pass(response, (wire, prices), keys, timeout)
+            }
             Err(Stop::Hello) => {
                 open.told.status = 200;
                 reply(StatusCode::OK, HeaderMap::new(), Bytes::new())
             }
-            Err(Stop::Refused(wire, cause)) => open.refuse(wire, &cause),
+            Err(Stop::Refused(wire, cause)) => open.refuse(wire, cause),
         }
     }
 
     async fn try_call(&self, open: &mut Open, request: Request<Incoming>) -> Result<Made, Stop> {
         let (head, body) = request.into_parts();
         let plain = |cause| Stop::Refused(None, cause);
-        let path = plain_path(head.uri.path()).ok_or_else(|| plain(Cause::malformed("its path could be read in more than one way")))?;
+        let path = plain_path(head.uri.path())
+            .ok_or_else(|| plain(malformed("belongs to a path that could be read in more than one way")))?;
         let mounted: Vec<&Operation> =
             self.config.operations.values().filter(|operation| operation.below(&path).is_some()).collect();
         let wire = mounted.first().and_then(|operation| wire(operation.kind));
@@ -222,23 +234,18 @@ impl Gateway {
         })?;
         open.told.token = Some(record.id.clone());
         let method = head.method.as_str();
-        let sent = |operation: &Operation| {
-            operation.below(&path).map(|below| (below.to_owned(), query.clone()))
-        };
         let fitting = mounted.iter().filter_map(|operation| {
-            let (path, query) = sent(operation)?;
-            let call = operation.call(&Sent { method, path: &path, query: query.as_deref() })?;
-            Some((*operation, path, query, call.0))
+            let sent = Sent { method, path: operation.below(&path)?, query: query.as_deref() };
+            Some((*operation, sent, operation.call(&sent)?.0))
         });
         let mut fitting: Vec<_> = fitting.collect();
         let granted = |operation: &Operation| record.grant.operations.contains(&operation.name);
-        let asked = open.told.request.clone();
         let Some(at) = fitting.iter().position(|(operation, ..)| granted(operation)) else {
             let nearest = fitting.first().map(|(operation, ..)| operation.name.clone());
-            open.told.operation = nearest.clone();
-            return Err(refused(Cause::out_of_scope(&asked, nearest.as_ref(), &record.grant.operations)));
+            open.told.operation = nearest;
+            return Err(refused(Cause::OutOfScope));
         };
-        let (operation, path, query, kind) = fitting.swap_remove(at);
+        let (operation, sent, kind) = fitting.swap_remove(at);
         let wire = self::wire(operation.kind);
         let refused = |cause| Stop::Refused(wire, cause);
         open.told.operation = Some(operation.name.clone());
@@ -247,36 +254,40 @@ impl Gateway {
         }
         open._place = Some(customer.place(operation).map_err(refused)?);
         let encoded = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let sent = Sent { method, path: &path, query: query.as_deref() };
         let length = body.size_hint().exact();
         if length.is_some_and(|length| length > operation.max_body) {
-            return Err(refused(Cause::too_large(operation.max_body)));
+            return Err(refused(Cause::BodyTooLarge { most: operation.max_body }));
         }
-        let (prepared, body) = if operation.reads_body(kind) && *head.method == *"POST" {
+        let (prepared, body) = if operation.reads_body(kind)
+            && !matches!(head.method, Method::GET | Method::HEAD)
+        {
             if encoded {
-                return Err(refused(Cause::malformed("its body is compressed, which cannot be looked into")));
+                return Err(refused(malformed("is compressed, and cannot be looked into")));
             }
             let whole = tokio::time::timeout(operation.timeout, whole(body, operation.max_body)).await;
-            let whole = whole.unwrap_or_else(|_| Err(Cause::malformed("its body did not come in time"))).map_err(refused)?;
-            let prepared = operation.prepare(&sent, Some(&whole)).map_err(|wrong| refused(wrong.into()))?;
+            let whole = whole.unwrap_or_else(|_| Err(malformed("did not come in time"))).map_err(refused)?;
+            let prepared =
+                operation.prepare(&sent, Some(&whole)).map_err(|wrong| refused(cause(operation, wrong)))?;
             let body = prepared.body.clone().map_or(whole, |body| Bytes::from(body.into_bytes()));
             (prepared, Outgoing::Whole(body))
         } else {
-            let prepared = operation.prepare(&sent, None).map_err(|wrong| refused(wrong.into()))?;
+            let prepared =
+                operation.prepare(&sent, None).map_err(|wrong| refused(cause(operation, wrong)))?;
             (prepared, Outgoing::Passing(body, operation.max_body))
         };
         open.told.model = prepared.model.clone();
         let prices = prepared.model.as_ref().and_then(|model| operation.prices.get(model)).cloned();
-        if kind == CallKind::Model {
-            let most = most(&prepared, &body, prices.as_ref());
-            open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
-        } else {
-            let most = Spent { requests: 1, ..Spent::default() };
-            open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
-        }
+        let most = match (&body, wire.filter(|_| kind == CallKind::Model)) {
+            (Outgoing::Whole(bytes), Some(wire)) => {
+                let asked = asked(wire, bytes).map_err(refused)?;
+                most(&prepared, &asked, bytes.len() as u64, prices.as_ref())
+            }
+            _ => Spent { requests: 1, ..Spent::default() },
+        };
+        open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
         let (headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
         let answered = self.forward(operation, &head.method, &prepared.target, headers, body).await;
-        let response = answered.map_err(|failed| refused(failed.into()))?;
+        let response = answered.map_err(|failed| refused(unanswered(&failed, operation.timeout)))?;
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
     }
@@ -285,7 +296,9 @@ impl Gateway {
     fn headers(&self, operation: &Operation, given: &HeaderMap) -> Result<(HeaderMap, Vec<String>), Cause> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
-            if !is_dropped(name.as_str()) && operation.header.as_ref().is_none_or(|(own, _)| name != own.as_str()) {
+            if !is_dropped(name.as_str())
+                && operation.header.as_ref().is_none_or(|(own, _)| name != own.as_str())
+            {
                 headers.append(name.clone(), value.clone());
             }
         }
@@ -302,7 +315,8 @@ impl Gateway {
             (Some((header, around)), _) => (header.clone(), around.replacen("{}", secret.expose(), 1)),
             (None, user) => {
                 let user = user.as_deref().unwrap_or_default();
-                let pair = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{}", secret.expose()));
+                let pair =
+                    base64::engine::general_purpose::STANDARD.encode(format!("{user}:{}", secret.expose()));
                 ("authorization".to_owned(), format!("Basic {pair}"))
             }
         };
@@ -335,9 +349,12 @@ impl Gateway {
         let wrong = || Failed::Broken(operation.upstream.authority(), "the target is not one".into());
         let (body, copy) = match body {
             Outgoing::Whole(bytes) => (full(bytes.clone()), Some(bytes)),
-            Outgoing::Passing(body, most) => {
-                (Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX)).map_err(io::Error::other).boxed_unsync(), None)
-            }
+            Outgoing::Passing(body, most) => (
+                Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX))
+                    .map_err(io::Error::other)
+                    .boxed_unsync(),
+                None,
+            ),
         };
         let request = made(body).ok_or_else(wrong)?;
         let again = || copy.and_then(|bytes| made(full(bytes)));
@@ -357,7 +374,8 @@ impl Customer {
                 (level + now.duration_since(at).as_secs_f64() * per_second).min(f64::from(most))
             });
             if level < 1.0 {
-                return Err(Cause::rate(Duration::from_secs_f64((1.0 - level) / per_second)));
+                let retry_after = Duration::from_secs_f64((1.0 - level) / per_second);
+                return Err(Cause::RateExceeded { retry_after });
             }
             *rate = Some((level - 1.0, now));
         }
@@ -365,21 +383,24 @@ impl Customer {
         let free = |open: u32| (open < most).then(|| open + 1);
         match used.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free) {
             Ok(_) => Ok(Place(used)),
-            Err(_) => Err(Cause::rate(Duration::from_secs(1))),
+            Err(_) => Err(Cause::RateExceeded { retry_after: Duration::from_secs(1) }),
         }
     }
 
     /// Sets aside what a call may cost, of all budgets or of none.
     fn set_aside(&self, record: &TokenRecord, most: Spent) -> Result<Aside, Cause> {
         let own = locked(&self.accounts).get(&record.id).cloned();
-        let named = [("token", own), ("session", Some(self.session.clone())), ("tenant", self.tenant.clone())];
+        let named =
+            [("token", own), ("session", Some(self.session.clone())), ("tenant", self.tenant.clone())];
         let named: Vec<(&str, Arc<Mutex<Account>>)> =
             named.into_iter().filter_map(|(name, account)| Some((name, account?))).collect();
         // Always in this order, so that two calls do not wait for each other.
         let mut locks: Vec<(&str, MutexGuard<'_, Account>)> =
             named.iter().map(|(name, account)| (*name, locked(account))).collect();
         for (name, account) in &locks {
-            account.check(most).map_err(|used_up| Cause::budget(name, &used_up))?;
+            account.check(most).map_err(|used_up| Cause::BudgetUsedUp {
+                budget: format!("the {name}'s budget of {} {}", used_up.most, used_up.what),
+            })?;
         }
         locks.iter_mut().for_each(|(_, account)| account.set_aside(most));
         drop(locks);
@@ -411,18 +432,49 @@ impl Aside {
 }
 
 /// What a call may cost at most.
-fn most(prepared: &Prepared, body: &Outgoing, prices: Option<&Prices>) -> Spent {
-    let length = match body {
-        Outgoing::Whole(bytes) => bytes.len() as u64,
-        Outgoing::Passing(_, most) => *most,
-    };
-    let usage = belljar_core::ModelUsage {
-        uncached: length / BYTES_PER_TOKEN + 1,
-        output: prepared.max_output.unwrap_or(UNBOUNDED_OUTPUT).saturating_mul(prepared.choices),
-        ..Default::default()
-    };
-    let nano_dollars = prices.and_then(|prices| prices.cost(&usage)).unwrap_or(0);
-    Spent { requests: 1, tokens: usage.total(), nano_dollars, unknown: 0 }
+fn most(prepared: &Prepared, asked: &Asked, length: u64, prices: Option<&Prices>) -> Spent {
+    let input = length / BYTES_PER_TOKEN + 1;
+    let output =
+        prepared.max_output.or(asked.max_output).unwrap_or(UNBOUNDED_OUTPUT).saturating_mul(asked.answers);
+    let nano_dollars = prices.and_then(|prices| prices.at_most(input, output)).map_or(0, |cost| cost.0);
+    Spent { requests: 1, tokens: input.saturating_add(output), nano_dollars, unknown: 0 }
+}
+
+/// What a body asks of a model.
+fn asked(wire: Wire, body: &[u8]) -> Result<Asked, Cause> {
+    let members = Members::parse(body).map_err(|bad| malformed(&bad.to_string()))?;
+    Asked::read(wire, members.texts())
+        .map_err(|wrong| Cause::ParameterNotAllowed { name: wrong.member, problem: wrong.problem.to_owned() })
+}
+
+fn malformed(problem: &str) -> Cause {
+    Cause::BodyMalformed { problem: problem.to_owned() }
+}
+
+/// Why an operation does not make a call, as it is said.
+fn cause(operation: &Operation, wrong: NotAllowed) -> Cause {
+    match wrong {
+        NotAllowed::Call { .. } => Cause::OutOfScope,
+        NotAllowed::Model { asked, .. } => Cause::ModelNotAllowed {
+            asked: (!asked.is_empty()).then_some(asked),
+            allowed: operation.models.clone(),
+        },
+        NotAllowed::Parameter(name) => {
+            Cause::ParameterNotAllowed { name, problem: "is not one that this operation takes".into() }
+        }
+        NotAllowed::NotANumber(name) => {
+            Cause::ParameterNotAllowed { name, problem: "is not a whole number".into() }
+        }
+        NotAllowed::Body(bad) => malformed(&bad.to_string()),
+    }
+}
+
+fn unanswered(failed: &Failed, after: Duration) -> Cause {
+    tracing::warn!(%failed, "an upstream did not answer");
+    match failed {
+        Failed::Unreachable(..) | Failed::Broken(..) => Cause::UpstreamUnreachable,
+        Failed::Late(_) => Cause::UpstreamTimedOut { after },
+    }
 }
 
 /// A body on its way out.
@@ -456,19 +508,20 @@ struct Open {
 }
 
 impl Open {
-    fn refuse(mut self, wire: Option<Wire>, cause: &Cause) -> Reply {
-        let refusal = Refusal::new(wire, cause, &self.told.request_id);
-        self.told.status = refusal.status;
-        self.told.error = Some(cause.to_string());
-        self.told.refused = !cause.is_upstreams();
+    fn refuse(mut self, wire: Option<Wire>, cause: Cause) -> Reply {
+        self.told.refused = !matches!(cause, Cause::UpstreamUnreachable | Cause::UpstreamTimedOut { .. });
+        self.told.error = Some(cause.as_str().to_owned());
+        let (what, request_id) = (self.told.request.clone(), self.told.request_id.clone());
+        let answer = Refusal { what, cause, request_id }.answer(wire);
+        self.told.status = answer.status;
         let mut headers = HeaderMap::new();
-        for (name, value) in &refusal.headers {
+        for (name, value) in &answer.headers {
             if let Ok(value) = HeaderValue::try_from(value.as_str()) {
                 headers.insert(*name, value);
             }
         }
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
-        reply(status, headers, Bytes::from(refusal.body))
+        let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::FORBIDDEN);
+        reply(status, headers, Bytes::from(answer.body))
     }
 
     /// Passes an answer on.
@@ -481,7 +534,8 @@ impl Open {
     ) -> Reply {
         let (mut head, body) = response.into_parts();
         self.told.status = head.status.as_u16();
-        let hop: Vec<HeaderName> = head.headers.keys().filter(|name| is_hop(name.as_str())).cloned().collect();
+        let hop: Vec<HeaderName> =
+            head.headers.keys().filter(|name| is_hop(name.as_str())).cloned().collect();
         for name in hop {
             head.headers.remove(name);
         }
@@ -494,8 +548,7 @@ impl Open {
             head.headers.insert("x-belljar-request-id", id);
         }
         let compressed = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let content = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-        let reader = wire.filter(|_| !compressed).map(|wire| Reader::new(wire, content));
+        let reader = wire.filter(|_| !compressed).map(|wire| Reader::new(wire));
         let redactor = Redactor::new(keys.iter().map(String::as_str));
         let passing = Passing {
             body,
@@ -514,14 +567,8 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let cost = Spent {
-            requests: u64::from(!self.told.refused),
-            tokens: self.told.usage.map_or(0, |usage| usage.total()),
-            nano_dollars: self.told.nano_dollars.unwrap_or(0),
-            unknown: 0,
-        };
         if let Some(aside) = self.aside.take() {
-            aside.settle(cost);
+            aside.settle(Spent::of(&self.told));
         }
         self.told.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         (self.gateway.ledger)(&self.sandbox, self.told.clone());
@@ -545,7 +592,10 @@ impl Body for Passing {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         loop {
             if self.is_over {
                 return Poll::Ready(None);
@@ -574,7 +624,7 @@ impl Body for Passing {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         if let Some(reader) = &mut self.reader {
-                            reader.feed(&data);
+                            reader.push(&data);
                         }
                         self.redactor.pass(&data)
                     }
@@ -600,12 +650,14 @@ impl Drop for Passing {
             reader.end();
         }
         let report = reader.report();
-        told.usage = report.usage.usage();
+        told.usage = report.usage.usage().map(Into::into);
         told.is_final = report.usage.is_final();
         let priced = self.prices.as_ref().filter(|_| !report.other_models);
-        told.nano_dollars = priced.zip(told.usage).and_then(|(prices, usage)| prices.cost(&usage));
+        let cost = priced.zip(report.usage.usage()).and_then(|(prices, usage)| prices.cost(&usage));
+        told.nano_dollars = cost.map(|cost| cost.0);
         if told.error.is_none() {
-            told.error = report.error.as_ref().map(|failure| format!("{}: {}", failure.kind, failure.message));
+            told.error =
+                report.error.as_ref().map(|failure| format!("{}: {}", failure.kind, failure.message));
         }
         if told.error.is_none() && !self.is_over {
             told.error = Some("the caller broke off".into());
@@ -638,10 +690,10 @@ fn full(bytes: Bytes) -> Sending {
 async fn whole(mut body: Incoming, most: u64) -> Result<Bytes, Cause> {
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Cause::malformed("its body was cut off"))?;
+        let frame = frame.map_err(|_| malformed("was cut off"))?;
         if let Some(data) = frame.data_ref() {
             if (all.len() + data.len()) as u64 > most {
-                return Err(Cause::too_large(most));
+                return Err(Cause::BodyTooLarge { most });
             }
             all.extend_from_slice(data);
         }
@@ -655,7 +707,8 @@ const TOKEN_HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "api-key", "x-s
 /// The token of a request, and its query without it. Whoever gives two different ones gives none.
 fn credentials(headers: &HeaderMap, query: Option<&str>) -> Result<(Option<String>, Option<String>), Cause> {
     let mut found: Vec<String> = Vec::new();
-    let text = |value: &HeaderValue| value.to_str().map(|text| text.trim().to_owned()).map_err(|_| Cause::BadToken);
+    let text =
+        |value: &HeaderValue| value.to_str().map(|text| text.trim().to_owned()).map_err(|_| Cause::BadToken);
     for name in TOKEN_HEADERS {
         for value in headers.get_all(name) {
             found.push(text(value)?);
@@ -667,7 +720,8 @@ fn credentials(headers: &HeaderMap, query: Option<&str>) -> Result<(Option<Strin
         if scheme.eq_ignore_ascii_case("bearer") {
             found.push(rest.trim().to_owned());
         } else if scheme.eq_ignore_ascii_case("basic") {
-            let pair = base64::engine::general_purpose::STANDARD.decode(rest.trim()).map_err(|_| Cause::BadToken)?;
+            let pair =
+                base64::engine::general_purpose::STANDARD.decode(rest.trim()).map_err(|_| Cause::BadToken)?;
             let pair = String::from_utf8(pair).map_err(|_| Cause::BadToken)?;
             found.push(pair.split_once(':').ok_or(Cause::BadToken)?.1.to_owned());
         } else {
@@ -713,7 +767,15 @@ fn is_dropped(name: &str) -> bool {
         || name.starts_with("x-forwarded-")
         || matches!(
             name,
-            "host" | "content-length" | "authorization" | "cookie" | "forwarded" | "via" | "expect" | "accept-encoding" | "x-real-ip"
+            "host"
+                | "content-length"
+                | "authorization"
+                | "cookie"
+                | "forwarded"
+                | "via"
+                | "expect"
+                | "accept-encoding"
+                | "x-real-ip"
         )
 }
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Capabilities, Capability, Door, Error, ErrorCode, NetworkPolicy, Provider, ProviderName, Result, Sandbox,
-    SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
+    Capabilities, Capability, Door, Error, ErrorCode, Issued, NetworkPolicy, Provider, ProviderName, Result,
+    Sandbox, SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
@@ -100,6 +100,17 @@ impl Jail {
             templates: self.home.templates(),
             is_granted: *policy != NetworkPolicy::None,
         })
+    }
+
+    /// Makes the token that a sandbox is to have, and has the gateway be within its reach.
+    async fn issue(&self, spec: &mut SandboxSpec) -> Result<Option<Issued>> {
+        let Some(grant) = &spec.grant else { return Ok(None) };
+        let Some(door) = &self.door else {
+            return Err(Error::new(ErrorCode::Unsupported, "there is no gateway here"));
+        };
+        let issued = door.issue(grant).await?;
+        spec.network = std::mem::take(&mut spec.network).with_gateway();
+        Ok(Some(issued))
     }
 
     fn way(&self, id: &SandboxId) -> Way {
@@ -234,6 +245,7 @@ impl Provider for Jail {
         if self.door.is_none() {
             spec.network.check_without_door(ProviderName::Jail)?;
         }
+        let issued = self.issue(&mut spec).await?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
         // It begins while we make the sandbox's directory and look for the template.
@@ -249,11 +261,20 @@ impl Provider for Jail {
         let network = self.network(&id, &spec.network);
         let granted = network.as_ref().filter(|network| network.is_granted);
         let policy = template.expand(&spec.network)?;
-        let plan = self.plan(&id, &spec, template);
+        let mut plan = self.plan(&id, &spec, template);
+        let tokens = issued.map(|issued| {
+            plan.env.extend(issued.env);
+            vec![issued.record]
+        });
         // The door reads it when it is asked to see to the sandbox, and nobody before that.
         let write = async {
             match granted {
-                Some(network) => network.write(policy).await,
+                Some(network) => {
+                    if let Some(tokens) = tokens {
+                        network.write_tokens(tokens).await?;
+                    }
+                    network.write(policy).await
+                }
                 None => Ok(()),
             }
         };

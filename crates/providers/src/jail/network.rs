@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::{
     Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId,
+    SandboxId, TOKENS_FILE, TokenRecord,
 };
 use belljar_jail::control::Request;
 
@@ -59,20 +59,29 @@ impl JailNetwork {
 
     /// Writes the policy that is in force from the next time that the door looks.
     pub(super) async fn write(&self, policy: NetworkPolicy) -> Result<()> {
+        let text = serde_json::to_vec(&policy).unwrap_or_default();
+        if text.len() as u64 > MAX_RECORD {
+            let wrong = format!("the network policy has {} bytes; the most is {MAX_RECORD}", text.len());
+            return Err(Error::new(ErrorCode::InvalidArgument, wrong)
+                .hint("name hosts together, as in `*.example.org` or `192.0.2.0/24:443`"));
+        }
+        self.write_file(POLICY_FILE, text).await
+    }
+
+    /// Writes what is kept of tokens that are good from the next time that the door looks.
+    pub(super) async fn write_tokens(&self, tokens: Vec<TokenRecord>) -> Result<()> {
+        self.write_file(TOKENS_FILE, serde_json::to_vec(&tokens).unwrap_or_default()).await
+    }
+
+    /// Writes a file for its owner alone, which is seen whole or not at all.
+    async fn write_file(&self, name: &'static str, text: Vec<u8>) -> Result<()> {
         let directory = self.way.state_dir.clone();
         blocking(move || {
-            let text = serde_json::to_vec(&policy).unwrap_or_default();
-            if text.len() as u64 > MAX_RECORD {
-                let wrong = format!("the network policy has {} bytes; the most is {MAX_RECORD}", text.len());
-                return Err(Error::new(ErrorCode::InvalidArgument, wrong)
-                    .hint("name hosts together, as in `*.example.org` or `192.0.2.0/24:443`"));
-            }
-            // Made for its owner alone, and seen whole or not at all.
             let written = tempfile::NamedTempFile::new_in(&directory).and_then(|mut file| {
                 file.write_all(&text)?;
-                file.persist(directory.join(POLICY_FILE)).map_err(|error| error.error)
+                file.persist(directory.join(name)).map_err(|error| error.error)
             });
-            written.map(drop).map_err(|error| problem(&directory.join(POLICY_FILE), &error))
+            written.map(drop).map_err(|error| problem(&directory.join(name), &error))
         })
         .await
     }
@@ -107,6 +116,7 @@ impl Network for JailNetwork {
         self.way.ask(Request::Status).await?;
         let lease = Lease::read(&self.way.state_dir).ok_or_else(connection::gone)?;
         let template = template_of(&lease.spec, &self.templates).await?;
+        let policy = if lease.spec.grant.is_some() { policy.with_gateway() } else { policy };
         self.write(template.expand(&policy)?).await?;
         self.see_to().await
     }

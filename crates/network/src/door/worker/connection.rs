@@ -276,11 +276,11 @@ impl Connection {
                     policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
                     self.judge_before(&policy, seen)?;
                 }
-                dialled = dial(&self.served, &policy, &dialled_for) => break dialled?,
+                dialled = dial((&self.served, self.exec), &policy, &dialled_for) => break dialled?,
             }
         };
         let _ = self.client.set_nodelay(true);
-        trip.flow.address = Some(peer.ip);
+        trip.flow.address = peer.address();
         trip.begin().await;
         let width = Width::new(&self.served.room, &upstream);
         let limits = &*self.served.limits;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use belljar_core::NetworkPolicy;
+use belljar_core::{ExecId, GATEWAY_NAME, NetworkPolicy};
 use belljar_jail::arrival;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
@@ -18,36 +18,61 @@ use crate::policy::{Allowed, Denied, Destination, decide};
 
 /// How long a host may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(10);
+/// Where the gateway listens.
+const GATEWAY_PORT: u16 = 80;
 /// How many addresses of a host are tried.
 const MOST_DIALS: usize = 4;
 
-/// An address that may be dialled.
+/// Where a connection may lead.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
-    pub(super) ip: IpAddr,
-    /// Whether it is one of the host's own.
-    is_own: bool,
+pub(super) enum Peer {
+    /// To another host.
+    Host(IpAddr),
+    /// To an address of the host's own.
+    Own(IpAddr),
+    /// To the gateway.
+    Gateway,
 }
 
 impl Peer {
     fn new(ip: IpAddr) -> io::Result<Self> {
         let is_own = arrival::leads_here(ip)? || arrival::leads_here(ip.to_canonical())?;
-        Ok(Self { ip, is_own })
+        Ok(if is_own { Self::Own(ip) } else { Self::Host(ip) })
+    }
+
+    /// The address, where there is one.
+    pub(super) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Host(ip) | Self::Own(ip) => Some(ip),
+            Self::Gateway => None,
+        }
     }
 
     /// Whether it may be dialled for what was allowed, by the policy as it is now.
-    pub(super) fn judge(&self, policy: &NetworkPolicy, allowed: &Allowed) -> Result<(), Denied> {
-        decide::address(policy, allowed, self.ip)?;
-        if self.is_own { decide::own_address(policy, allowed, self.ip) } else { Ok(()) }
+    pub(super) fn judge(self, policy: &NetworkPolicy, allowed: &Allowed) -> Result<(), Denied> {
+        match self {
+            Self::Host(ip) => decide::address(policy, allowed, ip),
+            Self::Own(ip) => {
+                decide::address(policy, allowed, ip)?;
+                decide::own_address(policy, allowed, ip)
+            }
+            Self::Gateway => Ok(()),
+        }
     }
 }
 
 /// Connects to one of the addresses that may be dialled.
 pub(super) async fn dial(
-    served: &Served,
+    (served, exec): (&Served, Option<ExecId>),
     policy: &NetworkPolicy,
     allowed: &Allowed,
 ) -> Result<(TcpStream, Peer), Stop> {
+    if matches!(&allowed.destination, Destination::Name(name) if name.as_str() == GATEWAY_NAME) {
+        if allowed.port != GATEWAY_PORT {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        }
+        return Ok((served.gate.bring(&served.id, exec).await?, Peer::Gateway));
+    }
     let addresses = match &allowed.destination {
         Destination::Address(address) => vec![*address],
         Destination::Name(name) => served.look_up(name).await.map_err(io::Error::other)?,

@@ -83,7 +83,7 @@ impl<'a> Requests<'a> {
                 }
             };
             if let Some((trip, ..)) = &mut self.current {
-                trip.flow.address = Some(peer.ip);
+                trip.flow.address = peer.address();
                 trip.begin().await;
             }
             self.forward(&head.write(), upstream).await?;

@@ -4,6 +4,7 @@ mod connection;
 mod dial;
 mod dns;
 mod first;
+mod gate;
 mod http;
 mod limits;
 mod names;
@@ -23,13 +24,14 @@ use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
+use self::gate::Gate;
 use self::limits::Limits;
 use self::outbox::Outbox;
 use self::resolver::Resolver;
 use self::served::Served;
-use super::channel::Channel;
 use super::clock::today;
 use super::message::{Opening, Order, TenantShare, Word};
+use crate::channel::Channel;
 
 /// How often the supervisor hears how many bytes went through.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -57,6 +59,7 @@ async fn work(channel: OwnedFd) -> io::Result<()> {
         day: today(),
         outbox,
         resolver: Arc::default(),
+        gate: Gate::default(),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -86,6 +89,7 @@ struct Worker {
     day: u64,
     outbox: Outbox,
     resolver: Arc<Resolver>,
+    gate: Gate,
 }
 
 /// A sandbox that is served, until this is dropped.
@@ -121,6 +125,7 @@ impl Worker {
             },
             Order::Whose { serial, exec } => self.outbox.answered(serial, exec),
             Order::Sync { serial } => self.done(serial),
+            Order::Gateway => self.gate.replace(sockets),
         }
     }
 
@@ -177,7 +182,8 @@ impl Worker {
         let (serial, told) = (opening.serial, opening.moved);
         let tenant = opening.tenant.take().map(|share| self.share(share));
         let id = opening.sandbox.clone();
-        let served = Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone()));
+        let served =
+            Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone(), self.gate.clone()));
         served.limits.set_tenant(tenant);
         let mut tasks = Vec::new();
         let mut sockets = sockets.into_iter();

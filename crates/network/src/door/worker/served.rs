@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_core::{ExecId, Flow, FlowKind, HostName, NetworkPolicy, Purpose, SandboxId, Verdict};
+use belljar_core::{ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, SandboxId, Verdict};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::dial::Room;
+use super::gate::Gate;
 use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
 use super::outbox::Outbox;
@@ -33,13 +34,14 @@ pub(super) struct Served {
     marks: Mutex<HashMap<u32, ExecId>>,
     outbox: Outbox,
     resolver: Arc<Resolver>,
+    pub(super) gate: Gate,
     asking: Arc<Semaphore>,
     /// How many were turned away since that was last told: for its own limits, and for its tenant's.
     turned_away: [AtomicU64; 2],
 }
 
 impl Served {
-    pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>) -> Self {
+    pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>, gate: Gate) -> Self {
         let Opening { sandbox, policy, attributed, moved, names, first_place, .. } = opening;
         let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
         Self {
@@ -52,6 +54,7 @@ impl Served {
             marks: Mutex::default(),
             outbox,
             resolver,
+            gate,
             asking: Arc::new(Semaphore::new(AT_ONCE)),
             turned_away: Default::default(),
         }
@@ -137,6 +140,10 @@ impl Served {
 
     /// The addresses of a name that may be known.
     pub(super) async fn look_up(&self, name: &HostName) -> Result<Vec<IpAddr>, NoAddress> {
+        if name.as_str() == GATEWAY_NAME {
+            // It has no address, and needs none.
+            return Ok(Vec::new());
+        }
         self.resolver.look_up(name, &self.asking).await
     }
 

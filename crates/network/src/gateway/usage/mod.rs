@@ -76,6 +76,13 @@ impl Usage {
     }
 }
 
+impl From<Usage> for belljar_core::ModelUsage {
+    fn from(usage: Usage) -> Self {
+        let Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning } = usage;
+        Self { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning }
+    }
+}
+
 /// How much is known of what was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", content = "usage", rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! Messages with descriptors between supervisor and worker: one packet each. What is longer than a packet goes into a file in
+//! Messages with descriptors between the processes of the door: one packet each. What is longer than a packet goes into a file in
 //! memory that is sent along.
 
 use std::fs::File;
@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-use super::message::MAX_WORD;
-
+/// The longest message of somebody who is not trusted.
+const MAX_WORD: usize = 16 * 1024;
 /// What fits into a packet with room to spare.
 const PACKET: usize = 48 * 1024;
 /// The longest message, in memory.
@@ -30,21 +30,21 @@ const ALONG: u8 = b'@';
 
 /// One end. Packets are what datagrams are to the library, and unlike those they end when the other side does.
 #[derive(Debug)]
-pub(super) struct Channel(UnixDatagram);
+pub(crate) struct Channel(UnixDatagram);
 
 /// Both ends; the second is to be handed to another process.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 impl Channel {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self(UnixDatagram::from_std(socket.into())?))
     }
 
     /// Sends a message, and copies of these descriptors.
-    pub(super) async fn send(&self, message: &impl Serialize, with: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) async fn send(&self, message: &impl Serialize, with: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let (packet, memory) = if bytes.len() < PACKET {
             ([&[HERE], &bytes[..]].concat(), None)
@@ -59,7 +59,7 @@ impl Channel {
     }
 
     /// The next message and its descriptors; nothing when the other side is gone.
-    pub(super) async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    pub(crate) async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut buffer = vec![0; PACKET + 1];
         let (length, descriptors) =
             self.0.async_io(Interest::READABLE, || receive(&self.0, &mut buffer)).await?;
@@ -76,7 +76,7 @@ impl Channel {
     }
 
     /// The next message of somebody who is not trusted: short, and without descriptors, which are not taken.
-    pub(super) async fn receive_word<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+    pub(crate) async fn receive_word<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         let mut buffer = vec![0; MAX_WORD];
         let received = || Ok(rustix::io::read(&self.0, &mut buffer)?);
         let length = self.0.async_io(Interest::READABLE, received).await?;

@@ -1,0 +1,48 @@
+//! Issuing tokens: for operations that there are, with what clients of those need to find them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use belljar_core::{Error, ErrorCode, GATEWAY_NAME, Grant, Issued, Result};
+
+use super::config::{self, Config};
+use super::{process, token};
+use crate::door::clock::now_ms;
+
+/// Issues a token by the configuration of a data directory.
+pub fn issue(home: &Path, grant: &Grant) -> Result<Issued> {
+    grant.check()?;
+    let config = process::configuration(home).map_err(|wrong| {
+        Error::new(ErrorCode::InvalidArgument, format!("the gateway is not set up: {wrong}")).hint(format!(
+            "write {} (docs/gateway.md says how), and try it with `belljar gateway check`",
+            home.join(config::FILE).display()
+        ))
+    })?;
+    if let Some(unknown) = grant.operations.iter().find(|name| !config.operations.contains_key(name)) {
+        let known: Vec<_> = config.operations.keys().map(ToString::to_string).collect();
+        return Err(Error::new(ErrorCode::NotFound, format!("the gateway has no operation `{unknown}`"))
+            .hint(format!("it has: {}", known.join(", "))));
+    }
+    let (token, record) = token::mint(grant, now_ms())
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
+    let env = environment(&config, grant, &token);
+    Ok(Issued { record, token, env })
+}
+
+/// The variables by which clients find the gateway.
+fn environment(config: &Config, grant: &Grant, token: &str) -> BTreeMap<String, String> {
+    let gateway = format!("http://{GATEWAY_NAME}");
+    let mut env = BTreeMap::from([
+        ("BELLJAR_GATEWAY".to_owned(), gateway.clone()),
+        ("BELLJAR_TOKEN".to_owned(), token.to_owned()),
+    ]);
+    for operation in grant.operations.iter().filter_map(|name| config.operations.get(name)) {
+        if let Some((address, key)) = operation.kind.variables() {
+            let base = format!("{gateway}{}{}", operation.mount, operation.kind.base());
+            // Where several are of one kind, the first granted is the one that is found.
+            env.entry(address.to_owned()).or_insert(base);
+            env.entry(key.to_owned()).or_insert_with(|| token.to_owned());
+        }
+    }
+    env
+}

@@ -1,0 +1,39 @@
+//! What is said between the gateway, the supervisor that keeps it, and the worker that brings it callers.
+
+use belljar_core::{Call, ExecId, SandboxId, TokenRecord};
+use serde::{Deserialize, Serialize};
+
+use super::service::Introduction;
+
+/// What the supervisor tells the gateway.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Serve a sandbox.
+    Introduce { sandbox: SandboxId, introduction: Box<Introduction> },
+    /// Take these for its tokens from now on.
+    Tokens { sandbox: SandboxId, tokens: Vec<TokenRecord> },
+    /// It has ended.
+    Forget { sandbox: SandboxId },
+    /// There is another worker; the channel to it comes along.
+    Worker,
+    /// Say [`Word::Done`] after everything that was to be said before.
+    Sync { serial: u64 },
+}
+
+/// What the gateway tells the supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Word {
+    /// Everything that was ordered before is done, and everything said.
+    Done { serial: u64 },
+    /// A call is over.
+    Called { sandbox: SandboxId, call: Box<Call> },
+}
+
+/// What the worker says of somebody whom it brings; the connection comes along.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Visit {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) exec: Option<ExecId>,
+}
