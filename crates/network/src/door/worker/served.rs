@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_core::{ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, SandboxId, Verdict};
+use belljar_core::{
+    ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, SandboxId, Verdict,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
