@@ -1,11 +1,12 @@
 //! A file operation as the guest sees it: a worker process that speaks frames, forwarded under credit.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use belljar_core::wire::{Decoder, Event, FileRequest, Frame, FrameKind, MAX_CONTROL, WINDOW, stream};
 use belljar_core::{Error, ErrorCode};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::connection::Connection;
 use crate::end::End;
@@ -14,6 +15,10 @@ use crate::polls::{Part, Polls};
 use crate::reap::Ended;
 use crate::setup::Setup;
 use crate::worker::{self, Worker};
+
+/// How long a worker that was killed is waited for, in naps.
+const NAP: Duration = Duration::from_millis(1);
+const MOST_NAPS: u32 = 100;
 
 /// One file operation.
 pub(crate) struct Operation {
@@ -155,6 +160,7 @@ impl Operation {
     /// Breaks it off. What it did until then stays done, so how far it came is not known.
     pub(crate) fn break_off(&mut self, connection: &mut Connection) {
         self.kill();
+        self.await_death();
         self.results = None;
         self.pending = None;
         self.decoder = Decoder::new(MAX_CONTROL);
@@ -167,6 +173,18 @@ impl Operation {
         // It is not reaped, so the number is its own.
         if let Some(pid) = self.worker.and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Waits a moment for a worker that was killed: what it is writing must not come after what the next one writes.
+    fn await_death(&self) {
+        let Some(pid) = self.worker.and_then(Pid::from_raw) else { return };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        for _ in 0..MOST_NAPS {
+            match waitid(WaitId::Pid(pid), options) {
+                Ok(None) => std::thread::sleep(NAP),
+                _ => return,
+            }
         }
     }
 
