@@ -41,6 +41,10 @@ pub struct Call {
     /// What it cost, in thousandths of a millionth of a dollar; nothing if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nano_dollars: Option<u64>,
+    /// Tokens that count against budgets: what was used if that is known to the end, and else what had been set aside for it.
+    pub counted_tokens: u64,
+    /// Money that counts, likewise.
+    pub counted_nano_dollars: u64,
     /// How long it took, in microseconds.
     pub duration_us: u64,
 }

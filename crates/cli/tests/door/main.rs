@@ -11,6 +11,7 @@ mod attribution;
 mod command_line;
 mod deaths;
 mod everyday;
+mod gateway;
 mod limits;
 mod memory;
 mod nothing_else;

@@ -23,8 +23,8 @@ impl Spent {
         let made = !call.refused;
         Self {
             requests: u64::from(made),
-            tokens: call.usage.map_or(0, |usage| usage.total()),
-            nano_dollars: call.nano_dollars.unwrap_or(0),
+            tokens: call.counted_tokens,
+            nano_dollars: call.counted_nano_dollars,
             unknown: u64::from(
                 made && call.model.is_some() && (call.usage.is_none() || call.nano_dollars.is_none()),
             ),

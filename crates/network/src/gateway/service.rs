@@ -16,6 +16,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ use crate::policy::shortened;
 
 /// The most tokens of a model that are set aside for a call whose bound is not known.
 const UNBOUNDED_OUTPUT: u64 = 128_000;
+/// How much of a refused request is read to its end, and for how long.
+const MOST_UNREAD: u64 = 1 << 20;
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How many bytes of a request are at least one token, for what is set aside.
 const BYTES_PER_TOKEN: u64 = 3;
 
@@ -165,7 +169,7 @@ impl Gateway {
             async move { Ok::<_, Infallible>(gateway.call(sandbox, exec, request).await) }
         });
         let mut server = hyper::server::conn::http1::Builder::new();
-        server.timer(TokioTimer::new()).max_buf_size(128 * 1024).max_headers(128).half_close(true);
+        server.timer(TokioTimer::new()).max_buf_size(128 * 1024).max_headers(128);
         if let Err(error) = server.serve_connection(TokioIo::new(connection), served).await {
             tracing::debug!(%sandbox, %error, "a call broke");
         }
@@ -195,10 +199,19 @@ impl Gateway {
             usage: None,
             is_final: false,
             nano_dollars: None,
+            counted_tokens: 0,
+            counted_nano_dollars: 0,
             duration_us: 0,
         };
         let mut open = Open { gateway: self.clone(), sandbox, told, began, aside: None, _place: None };
-        match self.try_call(&mut open, request).await {
+        let (head, body) = request.into_parts();
+        let mut body = Some(body);
+        let made = self.try_call(&mut open, &head, &mut body).await;
+        if let Some(body) = body {
+            // An answer is taken back where something is not read that was sent.
+            let _ = tokio::time::timeout(LAST_WORDS, whole(body, MOST_UNREAD)).await;
+        }
+        match made {
             Ok(Made { response, wire, prices, keys, timeout }) => {
                 open.pass(response, (wire, prices), keys, timeout)
             }
@@ -210,8 +223,12 @@ impl Gateway {
         }
     }
 
-    async fn try_call(&self, open: &mut Open, request: Request<Incoming>) -> Result<Made, Stop> {
-        let (head, body) = request.into_parts();
+    async fn try_call(
+        &self,
+        open: &mut Open,
+        head: &Parts,
+        unread: &mut Option<Incoming>,
+    ) -> Result<Made, Stop> {
         let plain = |cause| Stop::Refused(None, cause);
         let path = plain_path(head.uri.path())
             .ok_or_else(|| plain(malformed("belongs to a path that could be read in more than one way")))?;
@@ -254,16 +271,18 @@ impl Gateway {
         }
         open._place = Some(customer.place(operation).map_err(refused)?);
         let encoded = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let length = body.size_hint().exact();
+        let length = unread.as_ref().and_then(|body| body.size_hint().exact());
         if length.is_some_and(|length| length > operation.max_body) {
             return Err(refused(Cause::BodyTooLarge { most: operation.max_body }));
         }
+        let gone = || refused(malformed("is gone"));
         let (prepared, body) = if operation.reads_body(kind)
             && !matches!(head.method, Method::GET | Method::HEAD)
         {
             if encoded {
                 return Err(refused(malformed("is compressed, and cannot be looked into")));
             }
+            let body = unread.take().ok_or_else(gone)?;
             let whole = tokio::time::timeout(operation.timeout, whole(body, operation.max_body)).await;
             let whole = whole.unwrap_or_else(|_| Err(malformed("did not come in time"))).map_err(refused)?;
             let prepared =
@@ -273,7 +292,7 @@ impl Gateway {
         } else {
             let prepared =
                 operation.prepare(&sent, None).map_err(|wrong| refused(cause(operation, wrong)))?;
-            (prepared, Outgoing::Passing(body, operation.max_body))
+            (prepared, Outgoing::Passing(unread.take().ok_or_else(gone)?, operation.max_body))
         };
         open.told.model = prepared.model.clone();
         let prices = prepared.model.as_ref().and_then(|model| operation.prices.get(model)).cloned();
@@ -548,7 +567,7 @@ impl Open {
             head.headers.insert("x-belljar-request-id", id);
         }
         let compressed = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let reader = wire.filter(|_| !compressed).map(|wire| Reader::new(wire));
+        let reader = wire.filter(|_| !compressed).map(Reader::new);
         let redactor = Redactor::new(keys.iter().map(String::as_str));
         let passing = Passing {
             body,
@@ -565,9 +584,25 @@ impl Open {
     }
 }
 
+impl Open {
+    /// Says what counts against budgets. Whoever breaks off before a provider has said what was used does not get it for nothing.
+    fn count(&mut self, most: Spent) {
+        let told = &mut self.told;
+        if told.refused || told.status >= 400 {
+            return;
+        }
+        let used = told.usage.map_or(0, |usage| usage.total());
+        let paid = told.nano_dollars.unwrap_or(0);
+        let known = told.is_final || told.model.is_none();
+        told.counted_tokens = if known { used } else { used.max(most.tokens) };
+        told.counted_nano_dollars = if known { paid } else { paid.max(most.nano_dollars) };
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(aside) = self.aside.take() {
+            self.count(aside.most);
             aside.settle(Spent::of(&self.told));
         }
         self.told.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -652,8 +687,7 @@ impl Drop for Passing {
         let report = reader.report();
         told.usage = report.usage.usage().map(Into::into);
         told.is_final = report.usage.is_final();
-        let priced = self.prices.as_ref().filter(|_| !report.other_models);
-        let cost = priced.zip(report.usage.usage()).and_then(|(prices, usage)| prices.cost(&usage));
+        let cost = self.prices.as_ref().and_then(|prices| prices.cost_of(&report));
         told.nano_dollars = cost.map(|cost| cost.0);
         if told.error.is_none() {
             told.error =
