@@ -22,9 +22,9 @@ pub(crate) use sandbox::SandboxOptions;
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
     AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EgressArgs, EngineArgs, EventsArgs,
-    ExecArgs, ExtendArgs, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, NetSetArgs, NetShowArgs, NetVerb,
-    PauseArgs, PolicyCheckArgs, PolicyTestArgs, PolicyVerb, RestoreArgs, ResumeArgs, RmArgs, RunArgs,
-    SessionsArgs, StatsArgs, UsageArgs, Verb,
+    ExecArgs, ExtendArgs, GatewayVerb, Global, InspectArgs, KillArgs, LogsArgs, LsArgs, NetSetArgs,
+    NetShowArgs, NetVerb, PauseArgs, PolicyCheckArgs, PolicyTestArgs, PolicyVerb, RestoreArgs, ResumeArgs,
+    RmArgs, RunArgs, SessionsArgs, StatsArgs, UsageArgs, Verb,
 };
 
 /// What came of reading the command line.

@@ -83,6 +83,7 @@ pub(crate) enum Verb {
     Net(NetArgs),
     Egress(EgressArgs),
     Policy(PolicyArgs),
+    Gateway(GatewayArgs),
     Engine(EngineArgs),
     Sessions(SessionsArgs),
     Events(EventsArgs),
@@ -579,6 +580,32 @@ impl PolicyTestArgs {
         }
         Ok((policy, self.words))
     }
+}
+
+/// Look after the gateway, which makes calls that need a key for sandboxes that have none
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_long_help = "\
+Examples:
+  belljar gateway check
+  belljar run --grant llm:chat -- sh -c 'curl -H \"x-api-key: $BELLJAR_TOKEN\" $ANTHROPIC_BASE_URL/v1/models'"
+)]
+pub(crate) struct GatewayArgs {
+    #[command(subcommand)]
+    pub(crate) command: GatewayVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GatewayVerb {
+    /// Print what the gateway does and where its keys come from, or everything that is wrong with its configuration
+    ///
+    /// Reads `gateway.toml` in the data directory, and tries to get every key; none is printed. Exits with 1 when something is
+    /// wrong or a key is missing.
+    #[command(after_long_help = "Examples:\n  belljar gateway check\n  belljar gateway check --json")]
+    Check,
 }
 
 /// Serve this data directory: remember sessions, let them in when there is room, keep their log

@@ -7,6 +7,7 @@ mod create;
 mod doctor;
 mod engine;
 mod exec;
+mod gateway;
 mod inspect;
 mod kill;
 mod logs;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{Cli, NetVerb, PolicyVerb, Verb};
+use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, Verb};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -70,6 +71,9 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Policy(args) => match args.command {
             PolicyVerb::Check(args) => policy::check(&context, &args),
             PolicyVerb::Test(args) => policy::test(&context, args).await,
+        },
+        Verb::Gateway(args) => match args.command {
+            GatewayVerb::Check => gateway::check(&context),
         },
         Verb::Engine(args) => engine::engine(&context, args).await,
         Verb::Sessions(args) => sessions::sessions(&context, args).await,

@@ -405,8 +405,16 @@ fn what_is_not_set_up_is_said() {
     let ran = world.run(&["run", "--grant", "llm:nothing", "--", "true"]);
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(said.contains("no operation `llm:nothing`") && said.contains("it has: llm:chat"), "{said}");
+    let checked = world.json(&["gateway", "check"]);
+    assert_eq!(checked["operations"][0]["name"], "llm:chat", "{checked}");
+    assert_eq!(checked["missing"], json!([]), "{checked}");
     // A key that is not there is no reason not to start, and a plain answer.
     std::fs::remove_file(world.home.path().join("key")).unwrap();
     let ran = world.json(&["run", "--grant", "llm:chat", "--", "sh", "-c", ASK]);
     assert!(ran["stdout"].as_str().unwrap().contains("does not have the key"), "{ran}");
+    let checked = world.run(&["gateway", "check"]);
+    let (said, complaint) =
+        (String::from_utf8_lossy(&checked.stdout), String::from_utf8_lossy(&checked.stderr));
+    assert!(said.contains("llm:chat") && complaint.contains("the key `key` is missing"), "{said}{complaint}");
+    assert_eq!(checked.status.code(), Some(1));
 }

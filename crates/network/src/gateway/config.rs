@@ -345,6 +345,13 @@ dollars = 1.5
     }
 
     #[test]
+    fn the_page_has_an_example_that_is_read() {
+        let page = include_str!("../../../../docs/gateway.md");
+        let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        assert_eq!(Config::read(example).unwrap().operations.len(), 4);
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_place() {
         let op = |body: &str| format!("[secrets]\nk = {{ env = \"K\" }}\n[operations.\"a:b\"]\n{body}");
         for (text, line, wrong) in [

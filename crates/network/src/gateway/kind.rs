@@ -1,5 +1,7 @@
 //! The kinds of operations that come ready-made: where they lead, what calls they consist of, and how clients find them.
 
+use std::fmt;
+
 use belljar_core::OperationName;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,20 @@ pub enum Kind {
     Git,
     /// Any other HTTP.
     Http,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenaiChat => "openai-chat",
+            Self::OpenaiResponses => "openai-responses",
+            Self::Gemini => "gemini",
+            Self::BraveSearch => "brave-search",
+            Self::Git => "git",
+            Self::Http => "http",
+        })
+    }
 }
 
 /// What a call is.
