@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use belljar_network::door::close_others;
 use belljar_network::door::{Client, LOG_FILE, supervisor, worker};
 use belljar_network::gateway;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -16,12 +17,19 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 const SUPERVISOR: &str = "door-supervisor";
 const WORKER: &str = "door-worker";
 const GATEWAY: &str = "door-gateway";
+const PARTS: [&str; 3] = [SUPERVISOR, WORKER, GATEWAY];
 /// What the door writes to its log, unless `BELLJAR_LOG` says otherwise.
 const LEVEL: &str = "warn";
 
 /// Plays such a part if the command line asks for one.
 pub(crate) fn part() -> Option<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if matches!(&words[..], [part, ..] if PARTS.iter().any(|own| part == own))
+        && let Err(error) = close_others()
+    {
+        eprintln!("belljar: cannot close what was handed down: {error}");
+        return Some(ExitCode::FAILURE);
+    }
     let played = match &words[..] {
         [part, home] if part == SUPERVISOR => supervise(Path::new(home)),
         [part] if part == WORKER => work(),

@@ -242,3 +242,17 @@ fn answer_names(socket: &UdpSocket, known: impl Fn(&[u8]) -> bool, answered: imp
         socket.send_to(&reply, from).unwrap();
     }
 }
+
+#[test]
+fn what_whoever_opens_the_door_has_open_is_not_handed_on() {
+    let world = World::new();
+    let _server = HttpServer::start(&format!("{SERVER}:80"));
+    let script = "exec 77</etc/hostname; exec \"$0\" create --allow server.test";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script]).arg(crate::surroundings::belljar()).env("BELLJAR_HOME", world.home.path());
+    assert!(command.status().unwrap().success());
+    for part in ["supervisor", "worker"] {
+        let pid = world.door(part).unwrap();
+        assert!(!std::path::Path::new(&format!("/proc/{pid}/fd/77")).exists(), "the {part} has it");
+    }
+}

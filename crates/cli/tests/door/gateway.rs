@@ -418,3 +418,77 @@ fn what_is_not_set_up_is_said() {
     assert!(said.contains("llm:chat") && complaint.contains("the key `key` is missing"), "{said}{complaint}");
     assert_eq!(checked.status.code(), Some(1));
 }
+
+#[test]
+fn commands_about_a_sandbox_do_not_give_it_more() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let path = world.home.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("max_output = 100\n", "max_output = 100\nrequests_per_minute = 3\n"))
+        .unwrap();
+    let id = world.create(&["--grant", "llm:chat"]);
+    let status = format!("{ASK} -o /dev/null -w '%{{http_code}} '");
+    let said: String = (0..3)
+        .map(|_| world.shell(&id, &format!("{status}; {status}"))["stdout"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(said, "200 200 200 429 429 429 ");
+}
+
+#[test]
+fn a_call_that_is_long_to_tell_is_told_and_counted() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "[budget.session]\nrequests = 2\n");
+    let path = world.home.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("models = [\"small\"]\n", "")).unwrap();
+    let id = world.create(&["--grant", "llm:chat"]);
+    let before = {
+        world.shell(&id, ASK);
+        gateway(&world)
+    };
+    let script = "python3 -c \"print('{\\\"model\\\":\\\"' + 'm' * 20000 + '\\\"}')\" > body; \
+                  ask() { curl -sS -o /dev/null -w '%{http_code} ' -H \"x-api-key: $BELLJAR_TOKEN\" -d @body $ANTHROPIC_BASE_URL/v1/messages; }; ask; ask";
+    let ran = world.shell(&id, script);
+    assert_eq!(ran["stdout"], "200 402 ", "{ran}");
+    assert_eq!(gateway(&world), before, "it lives");
+    until("all are told", || calls(&world, &id).len() == 3);
+}
+
+#[test]
+fn long_bodies_of_one_sandbox_do_not_fill_the_gateway() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat", "--memory", "256m"]);
+    let other = world.create(&["--grant", "llm:chat"]);
+    world.shell(&other, ASK);
+    // Twenty bodies of thirty megabytes that never end.
+    let script = "import os, socket, threading, time
+held = []
+def send():
+    s = socket.create_connection(('gateway.belljar', 80), timeout=600); held.append(s)
+    s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\nContent-Length: 31000000\\r\\n\\r\\n'.encode())
+    try:
+        for _ in range(300): s.sendall(b'x' * 100000)
+    except OSError: pass
+threads = [threading.Thread(target=send, daemon=True) for _ in range(20)]
+for t in threads: t.start()
+time.sleep(4)
+print('sent', flush=True)
+time.sleep(600)";
+    let out = world.home.path().join("sent");
+    let mut command = world.command(&["exec", "--timeout", "600s", &id, "--", "python3", "-c", script]);
+    let child = command.stdout(std::fs::File::create(&out).unwrap()).spawn().unwrap();
+    let _program = crate::world::Program(child);
+    until("all is sent that can be", || std::fs::read_to_string(&out).unwrap().contains("sent"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&world))).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 300 << 10, "{kib} KiB");
+    // A neighbour does not notice.
+    let ran = world.shell(&other, ASK);
+    assert!(ran["stdout"].as_str().unwrap().contains("msg_1"), "{ran}");
+}

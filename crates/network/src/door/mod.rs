@@ -18,6 +18,7 @@ pub mod supervisor;
 mod tenants;
 pub mod worker;
 
+pub use belljar_jail::rights::close_others;
 pub use client::Client;
 
 /// Where callers find the door, in the data directory.

@@ -50,8 +50,12 @@ const MAX_POLICY: u64 = 8 << 20;
 const AHEAD: u64 = 256;
 /// Questions of the worker that are passed on to monitors at once; each takes a thread.
 const ASKING: usize = 64;
+/// Those that wait for that.
+const ASKED: usize = 10_000;
 /// What may be under way of one sandbox, as far as that is remembered.
-const MOST_OPEN: usize = 20_000;
+const MOST_OPEN: usize = 10_000;
+/// The longest of what stands in a flow that is under way, together.
+const LONGEST_FLOW: usize = 4096;
 /// Names that are remembered of a sandbox for the next worker.
 const MOST_NAMES: usize = 4096;
 
@@ -74,6 +78,7 @@ pub async fn run(home: &Path, start: Start, start_gateway: Start) -> io::Result<
         state: Mutex::default(),
         fresh: Notify::new(),
         asking: Arc::new(Semaphore::new(ASKING)),
+        asked: Arc::new(Semaphore::new(ASKED)),
         post: Arc::new(Post::new()),
     });
     supervisor.find_all().await;
@@ -102,6 +107,8 @@ struct Supervisor {
     fresh: Notify,
     /// Places for questions to monitors.
     asking: Arc<Semaphore>,
+    /// Places for questions that wait to be passed on.
+    asked: Arc<Semaphore>,
     post: Arc<Post>,
 }
 
@@ -594,11 +601,14 @@ impl Supervisor {
                 }
             }
             Word::Whose { sandbox, mark, serial } => {
+                // More than that no worker of ours asks at once.
+                let Ok(asked) = self.asked.clone().try_acquire_owned() else { return };
                 if !state.kept.contains_key(&sandbox) {
                     return;
                 }
                 let (supervisor, channel) = (self.clone(), channel.clone());
                 tokio::spawn(async move {
+                    let _asked = asked;
                     let _place = supervisor.asking.acquire().await;
                     let directory = supervisor.directory(&sandbox);
                     let ask = tokio::task::spawn_blocking(move || doorway::whose(&directory, mark));
@@ -624,6 +634,7 @@ impl Supervisor {
             Word::Began { sandbox, trip, flow } => {
                 if let Some(kept) = state.kept.get_mut(&sandbox)
                     && kept.open.len() < MOST_OPEN
+                    && length(&flow) < LONGEST_FLOW
                 {
                     let flow = kept.explained(*flow);
                     kept.open.insert(trip, flow);
@@ -657,6 +668,12 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// How much is written in a flow.
+fn length(flow: &Flow) -> usize {
+    let texts = [Some(&flow.host), flow.request.as_ref(), flow.rule.as_ref()];
+    texts.into_iter().flatten().map(String::len).sum()
 }
 
 fn copies(doorway: &Doorway) -> io::Result<Vec<OwnedFd>> {

@@ -47,8 +47,11 @@ pub fn run(home: &Path, channel: OwnedFd) -> io::Result<()> {
         tracing::warn!(secret = name, wrong, "a key is missing");
     }
     belljar_jail::rights::confine_gateway()?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .max_blocking_threads(64)
+        .build()?;
     let worked = runtime.block_on(work(gateway, channel, (words, said)));
     runtime.shutdown_background();
     worked

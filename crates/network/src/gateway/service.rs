@@ -21,6 +21,8 @@ use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use super::body::Members;
@@ -43,6 +45,11 @@ const UNBOUNDED_OUTPUT: u64 = 128_000;
 /// How much of a refused request is read to its end, and for how long.
 const MOST_UNREAD: u64 = 1 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How much of bodies is held at once, in kibibytes: of one sandbox, and of all.
+const ROOM_EACH: usize = 64 << 10;
+const ROOM: usize = 512 << 10;
+/// A body that is longer is looked into while others are served.
+const LONG_BODY: usize = 256 << 10;
 /// How many bytes of a request are at least one token, for what is set aside.
 const BYTES_PER_TOKEN: u64 = 3;
 
@@ -60,6 +67,8 @@ pub struct Gateway {
     clients: Mutex<HashMap<SandboxId, Arc<Customer>>>,
     tenants: Mutex<HashMap<String, Arc<Mutex<Account>>>>,
     ledger: Ledger,
+    /// Room for the bodies of all.
+    room: Arc<Semaphore>,
     /// Numbers calls.
     calls: AtomicU64,
     /// What the numbers of this process begin with.
@@ -73,6 +82,8 @@ struct Customer {
     session: Arc<Mutex<Account>>,
     tenant: Option<Arc<Mutex<Account>>>,
     uses: Mutex<HashMap<OperationName, Arc<Use>>>,
+    /// Room for bodies that are read whole, in kibibytes.
+    room: Arc<Semaphore>,
 }
 
 /// How an operation is used by one sandbox.
@@ -110,6 +121,7 @@ impl Gateway {
             clients: Mutex::default(),
             tenants: Mutex::default(),
             ledger,
+            room: Arc::new(Semaphore::new(ROOM)),
             calls: AtomicU64::new(0),
             epoch: now_ms(),
         }
@@ -124,6 +136,10 @@ impl Gateway {
 
     /// Serves a sandbox from now on.
     pub fn introduce(&self, sandbox: SandboxId, introduction: Introduction) {
+        if locked(&self.clients).contains_key(&sandbox) {
+            // What it has done so far counts.
+            return self.set_tokens(&sandbox, introduction.tokens);
+        }
         let Introduction { tokens, spent, tenant, tenant_spent } = introduction;
         let session = spent.values().copied().fold(Spent::default(), Spent::and);
         let accounts = tokens.iter().map(|record| {
@@ -141,6 +157,7 @@ impl Gateway {
             session: Arc::new(Mutex::new(Account::new(self.config.session_budget, session))),
             tenant,
             uses: Mutex::default(),
+            room: Arc::new(Semaphore::new(ROOM_EACH)),
         };
         locked(&self.clients).insert(sandbox, Arc::new(customer));
     }
@@ -236,7 +253,8 @@ impl Gateway {
             self.config.operations.values().filter(|operation| operation.below(&path).is_some()).collect();
         let wire = mounted.first().and_then(|operation| wire(operation.kind));
         let refused = |cause| Stop::Refused(wire, cause);
-        let (given, query) = credentials(&head.headers, head.uri.query()).map_err(refused)?;
+        let (given, query) =
+            credentials(&head.headers, head.uri.query(), wire == Some(Wire::Gemini)).map_err(refused)?;
         let customer = locked(&self.clients).get(&open.sandbox).cloned();
         let customer = customer.ok_or_else(|| refused(Cause::BadToken))?;
         let record = {
@@ -276,6 +294,9 @@ impl Gateway {
             return Err(refused(Cause::BodyTooLarge { most: operation.max_body }));
         }
         let gone = || refused(malformed("is gone"));
+        // Until there is an answer.
+        let mut room: Option<[OwnedSemaphorePermit; 2]> = None;
+        let mut question = None;
         let (prepared, body) = if operation.reads_body(kind)
             && !matches!(head.method, Method::GET | Method::HEAD)
         {
@@ -283,29 +304,44 @@ impl Gateway {
                 return Err(refused(malformed("is compressed, and cannot be looked into")));
             }
             let body = unread.take().ok_or_else(gone)?;
-            let whole = tokio::time::timeout(operation.timeout, whole(body, operation.max_body)).await;
+            // Its size is known, or may be the largest; all of it is had at once, so that nobody waits for one who waits.
+            let size = length.unwrap_or(operation.max_body);
+            let read = async {
+                room = Some([hold(&customer.room, size).await?, hold(&self.room, size).await?]);
+                whole(body, operation.max_body).await
+            };
+            let whole = tokio::time::timeout(operation.timeout, read).await;
             let whole = whole.unwrap_or_else(|_| Err(malformed("did not come in time"))).map_err(refused)?;
-            let prepared =
-                operation.prepare(&sent, Some(&whole)).map_err(|wrong| refused(cause(operation, wrong)))?;
-            let body = prepared.body.clone().map_or(whole, |body| Bytes::from(body.into_bytes()));
+            let prepare = || {
+                let mut prepared =
+                    operation.prepare(&sent, Some(&whole)).map_err(|wrong| cause(operation, wrong))?;
+                let body = prepared.body.take().map_or(whole.clone(), |body| Bytes::from(body.into_bytes()));
+                let model = wire.filter(|_| kind == CallKind::Model);
+                let asked = model.map(|wire| asked(wire, &body)).transpose()?;
+                Ok((prepared, body, asked))
+            };
+            // What takes long must not hold everybody up.
+            let prepared = if whole.len() > LONG_BODY { block_in_place(prepare) } else { prepare() };
+            let (prepared, body, asked) = prepared.map_err(refused)?;
+            question = asked;
             (prepared, Outgoing::Whole(body))
         } else {
             let prepared =
                 operation.prepare(&sent, None).map_err(|wrong| refused(cause(operation, wrong)))?;
             (prepared, Outgoing::Passing(unread.take().ok_or_else(gone)?, operation.max_body))
         };
-        open.told.model = prepared.model.clone();
+        open.told.model = prepared.model.as_deref().map(shortened);
         let prices = prepared.model.as_ref().and_then(|model| operation.prices.get(model)).cloned();
-        let most = match (&body, wire.filter(|_| kind == CallKind::Model)) {
-            (Outgoing::Whole(bytes), Some(wire)) => {
-                let asked = asked(wire, bytes).map_err(refused)?;
-                most(&prepared, &asked, bytes.len() as u64, prices.as_ref())
+        let most = match (&body, &question) {
+            (Outgoing::Whole(bytes), Some(asked)) => {
+                most(&prepared, asked, bytes.len() as u64, prices.as_ref())
             }
             _ => Spent { requests: 1, ..Spent::default() },
         };
         open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
         let (headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
         let answered = self.forward(operation, &head.method, &prepared.target, headers, body).await;
+        drop(room);
         let response = answered.map_err(|failed| refused(unanswered(&failed, operation.timeout)))?;
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
@@ -489,7 +525,8 @@ fn cause(operation: &Operation, wrong: NotAllowed) -> Cause {
 }
 
 fn unanswered(failed: &Failed, after: Duration) -> Cause {
-    tracing::warn!(%failed, "an upstream did not answer");
+    // Whoever is inside can have this said as often as it likes.
+    tracing::debug!(%failed, "an upstream did not answer");
     match failed {
         Failed::Unreachable(..) | Failed::Broken(..) => Cause::UpstreamUnreachable,
         Failed::Late(_) => Cause::UpstreamTimedOut { after },
@@ -653,7 +690,7 @@ impl Body for Passing {
                 }
                 Some(Err(error)) => {
                     self.is_over = true;
-                    self.open.told.error = Some(format!("the upstream broke off: {error}"));
+                    self.open.told.error = Some(shortened(&format!("the upstream broke off: {error}")));
                     return Poll::Ready(Some(Err(io::Error::other(error))));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
@@ -690,8 +727,10 @@ impl Drop for Passing {
         let cost = self.prices.as_ref().and_then(|prices| prices.cost_of(&report));
         told.nano_dollars = cost.map(|cost| cost.0);
         if told.error.is_none() {
-            told.error =
-                report.error.as_ref().map(|failure| format!("{}: {}", failure.kind, failure.message));
+            told.error = report
+                .error
+                .as_ref()
+                .map(|failure| shortened(&format!("{}: {}", failure.kind, failure.message)));
         }
         if told.error.is_none() && !self.is_over {
             told.error = Some("the caller broke off".into());
@@ -720,6 +759,13 @@ fn full(bytes: Bytes) -> Sending {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
+/// Waits for room for a body of this size, or for all that one sandbox may have.
+async fn hold(room: &Arc<Semaphore>, size: u64) -> Result<OwnedSemaphorePermit, Cause> {
+    let kibibytes = usize::try_from(size >> 10).unwrap_or(ROOM_EACH).clamp(1, ROOM_EACH);
+    let permits = u32::try_from(kibibytes).unwrap_or(u32::MAX);
+    room.clone().acquire_many_owned(permits).await.map_err(|_| malformed("has no room"))
+}
+
 /// A whole body, if it is not too long.
 async fn whole(mut body: Incoming, most: u64) -> Result<Bytes, Cause> {
     let mut all = BytesMut::new();
@@ -738,8 +784,12 @@ async fn whole(mut body: Incoming, most: u64) -> Result<Bytes, Cause> {
 /// Where tokens are looked for.
 const TOKEN_HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "api-key", "x-subscription-token"];
 
-/// The token of a request, and its query without it. Whoever gives two different ones gives none.
-fn credentials(headers: &HeaderMap, query: Option<&str>) -> Result<(Option<String>, Option<String>), Cause> {
+/// The token of a request, and its query without it, where it may stand there. Whoever gives two different ones gives none.
+fn credentials(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    in_query: bool,
+) -> Result<(Option<String>, Option<String>), Cause> {
     let mut found: Vec<String> = Vec::new();
     let text =
         |value: &HeaderValue| value.to_str().map(|text| text.trim().to_owned()).map_err(|_| Cause::BadToken);
@@ -764,7 +814,7 @@ fn credentials(headers: &HeaderMap, query: Option<&str>) -> Result<(Option<Strin
     }
     let mut rest: Vec<&str> = Vec::new();
     for part in query.into_iter().flat_map(|query| query.split('&')) {
-        match part.strip_prefix("key=") {
+        match part.strip_prefix("key=").filter(|_| in_query) {
             Some(key) => found.push(key.to_owned()),
             None => rest.push(part),
         }
