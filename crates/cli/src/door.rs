@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -56,7 +55,7 @@ pub(crate) fn client(home: &Path) -> io::Result<Client> {
 fn open(program: &Path, home: &Path) -> io::Result<()> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(home.join(LOG_FILE))?;
     let mut command = Command::new(program);
-    command.arg(SUPERVISOR).arg(home).current_dir("/").process_group(0);
+    command.arg(SUPERVISOR).arg(home).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut child = command.spawn()?;
     // Nobody waits for it but to have it reaped.

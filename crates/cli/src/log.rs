@@ -27,6 +27,8 @@ pub(crate) fn start(option: Option<&str>) -> Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Where nothing can be written, nothing can be said about that either.
+        .log_internal_errors(false)
         .fmt_fields(debug_fn(bracketed).delimited(" "))
         .event_format(Line)
         .init();

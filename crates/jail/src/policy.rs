@@ -568,8 +568,8 @@ pub const WORKER: &[Call] = calls! {
     SYS_getrandom, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_getuid, SYS_lseek, SYS_madvise, SYS_mremap,
     SYS_munmap, SYS_newfstatat, SYS_openat, SYS_ppoll, SYS_pread64, SYS_read, SYS_readlinkat, SYS_readv, SYS_recvfrom,
     SYS_recvmmsg, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
-    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmmsg, SYS_sendmsg, SYS_sendto, SYS_set_robust_list, SYS_setsockopt,
-    SYS_shutdown, SYS_sigaltstack, SYS_statfs, SYS_statx, SYS_tgkill, SYS_uname, SYS_write, SYS_writev
+    SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmmsg, SYS_sendmsg, SYS_sendto, SYS_set_robust_list, SYS_shutdown,
+    SYS_sigaltstack, SYS_statfs, SYS_statx, SYS_tgkill, SYS_uname, SYS_write, SYS_writev
 };
 
 /// The same, and known to one architecture only.
@@ -622,6 +622,26 @@ pub const WORKER_CHECKED: &[Checked] = &[
         otherwise: REFUSE,
     },
     Checked {
+        call: ("SYS_setsockopt", libc::SYS_setsockopt),
+        clauses: &[clause(
+            "filters, which are programs in the kernel",
+            &[
+                is(1, &[libc::SOL_SOCKET as u32]),
+                is(
+                    2,
+                    &[
+                        libc::SO_ATTACH_FILTER as u32,
+                        libc::SO_ATTACH_BPF as u32,
+                        libc::SO_ATTACH_REUSEPORT_CBPF as u32,
+                        libc::SO_ATTACH_REUSEPORT_EBPF as u32,
+                    ],
+                ),
+            ],
+            REFUSE,
+        )],
+        otherwise: Answer::Allow,
+    },
+    Checked {
         call: ("SYS_prlimit64", libc::SYS_prlimit64),
         clauses: &[clause("its own limits, as they are", &[is(0, &[0]), is(2, &[0])], Answer::Allow)],
         otherwise: REFUSE,
@@ -638,7 +658,6 @@ pub const WORKER_CHECKED: &[Checked] = &[
                 ],
                 Answer::Allow,
             ),
-            clause("unix", &[is(0, &[libc::AF_UNIX as u32])], Answer::Allow),
             clause(
                 "routes and addresses, to be read",
                 &[is(0, &[libc::AF_NETLINK as u32]), is(2, &[libc::NETLINK_ROUTE as u32])],

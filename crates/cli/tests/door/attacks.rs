@@ -256,3 +256,28 @@ fn what_whoever_opens_the_door_has_open_is_not_handed_on() {
         assert!(!std::path::Path::new(&format!("/proc/{pid}/fd/77")).exists(), "the {part} has it");
     }
 }
+
+/// A request whose first line does not end, and a hello that does not, of a client that says no more.
+#[test]
+fn first_words_that_are_cut_off_are_judged_as_what_they_would_have_been() {
+    let world = World::new();
+    let canary = Canary::start(&format!("{SERVER}:2525"));
+    let id = world.create(&["--allow", "server.test:2525"]);
+    let script = "import socket
+for words in (b'GET http://other.test/x HTTP/1.0', b'\\x16\\x03\\x01\\x02\\x00\\x01\\x00\\x01\\xfc', b'\\x16\\x02\\x00\\x00\\x05hello', b'other words'):
+    s = socket.create_connection(('server.test', 2525), timeout=10)
+    s.sendall(words); s.shutdown(socket.SHUT_WR)
+    got = b''
+    try:
+        while d := s.recv(100): got += d
+    except OSError as error: pass
+    print(got[:6])";
+    let ran = world.json(&["exec", &id, "--", "python3", "-c", script]);
+    assert!(ran["denied"].as_array().unwrap().len() >= 2, "{ran}");
+    let flows = world.flows(&id);
+    let ended: Vec<_> =
+        flows.iter().filter(|flow| flow["kind"] != "dns" && flow["verdict"] != "allowed").collect();
+    assert_eq!(ended.len(), 3, "all but the other words: {flows:?}");
+    assert!(ended.iter().all(|flow| flow["sent"] == 0), "nothing of them went out: {flows:?}");
+    assert!(canary.visits() >= 1);
+}

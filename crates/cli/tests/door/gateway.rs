@@ -492,3 +492,105 @@ time.sleep(600)";
     let ran = world.shell(&other, ASK);
     assert!(ran["stdout"].as_str().unwrap().contains("msg_1"), "{ran}");
 }
+
+/// However an upstream says a key back.
+#[test]
+fn a_key_that_is_said_back_is_not_passed_on() {
+    let world = World::new();
+    let provider = Provider::start(|got, stream| {
+        let key = got.header("x-api-key").unwrap_or_default().to_owned();
+        let ways = got.json()["way"].as_str().unwrap_or_default().to_owned();
+        let (reason, headers, body) = match ways.as_str() {
+            "header" => ("OK".to_owned(), format!("x-echo: {key}\r\n").into_bytes(), "{}".to_owned()),
+            "odd header" => {
+                ("OK".to_owned(), [&b"x-echo: \xff"[..], key.as_bytes(), b"\r\n"].concat(), "{}".to_owned())
+            }
+            "reason" => (format!("you gave {key}"), Vec::new(), "{}".to_owned()),
+            "encoded" => ("OK".to_owned(), b"content-encoding: x-odd\r\n".to_vec(), key),
+            "range" => (
+                "OK".to_owned(),
+                format!("x-range: {:?}\r\n", got.header("range")).into_bytes(),
+                "{}".to_owned(),
+            ),
+            _ => {
+                let error = json!({ "type": "error", "error": { "type": "bad", "message": format!("wrong key {key}") } });
+                ("OK".to_owned(), Vec::new(), error.to_string())
+            }
+        };
+        let head = format!("HTTP/1.1 200 {reason}\r\ncontent-length: {}\r\n", body.len());
+        let _ = stream.write_all(&[head.as_bytes(), &headers, b"\r\n", body.as_bytes()].concat());
+    });
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    for way in ["header", "odd header", "reason", "encoded", "range", "error"] {
+        let body = format!("BODY={{\"model\":\"small\",\"way\":\"{way}\"}}");
+        let script = format!("{ASK} -i -H 'Range: bytes=0-5' | base64 -w0");
+        let ran = world.json(&["exec", "-e", &body, &id, "--", "sh", "-c", &script]);
+        let said = ran["stdout"].as_str().unwrap();
+        let decoded = std::process::Command::new("base64")
+            .args(["-d"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .and_then(|mut child| {
+                child.stdin.take().unwrap().write_all(said.as_bytes())?;
+                child.wait_with_output()
+            })
+            .unwrap();
+        let text = String::from_utf8_lossy(&decoded.stdout);
+        assert!(
+            text.starts_with("HTTP/1.1 ") && !text.contains(KEY) && !text.contains("bytes=0-5"),
+            "{way}: {text}"
+        );
+    }
+    assert!(provider.got().iter().all(|got| got.header("x-api-key") == Some(KEY)), "the control");
+    until("all are told", || calls(&world, &id).len() == 6);
+    let told = calls(&world, &id);
+    assert!(!format!("{told:?}").contains(KEY), "{told:?}");
+    assert!(
+        told.iter().any(|call| call["error"].as_str().is_some_and(|error| error.contains("wrong key ***"))),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_could_pass_unseen_does_not() {
+    let world = World::new();
+    let provider = Provider::start(|_, stream| send(stream, "200 OK", "{}"));
+    let more = format!(
+        "[operations.\"data:read\"]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{}\"\nmethods = [\"GET\", \"POST\"]\n\
+         paths = [\"/v1/*\"]\ndeny = [\"danger\"]\n[budget.session]\ndollars = 1\n",
+        provider.port
+    );
+    set_up(&world, &provider, &more);
+    let path = world.home.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("models = [\"small\"]\n", "")).unwrap();
+    let id = world.create(&["--net", "open", "--grant", "llm:chat", "--grant", "data:read"]);
+    let ask = |words: &str| {
+        let script = format!("curl -sS --max-time 20 -H \"x-api-key: $BELLJAR_TOKEN\" {words}");
+        world.shell(&id, &script)["stdout"].as_str().unwrap().to_owned()
+    };
+    let data = "http://gateway.belljar/data/read/v1/x";
+    for words in [
+        format!("-X GET -d '{{\"danger\":1}}' {data}"),
+        format!("-d '{{\"danger\":\"\\ud800\"}}' {data}"),
+        format!("-H 'X-HTTP-Method-Override: DELETE' {data}"),
+        format!("-H 'X-Original-URL: /admin' {data}"),
+        // There is a budget in dollars, and nobody knows what this one costs.
+        "-d '{\"model\":\"priceless\"}' http://gateway.belljar/anthropic/v1/messages".to_owned(),
+    ] {
+        let said = ask(&words);
+        assert!(said.contains("Belljar refused"), "{words}: {said}");
+    }
+    // What is HTTP to the gateway is HTTP to the door, in every mode.
+    let script = "import os, socket
+s = socket.create_connection(('gateway.belljar', 80), timeout=10)
+s.sendall(b'G' * 17000 + b' /data/read/v1/x HTTP/1.1\\r\\nHost: gateway.belljar\\r\\n\\r\\n' + f'GET /data/read/v1/x HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\n\\r\\n'.encode())
+try: print(s.recv(100)[:12])
+except OSError as error: print(type(error).__name__)";
+    let ran = world.json(&["exec", &id, "--", "python3", "-c", script]);
+    assert!(!ran["stdout"].as_str().unwrap().contains("200"), "{ran}");
+    assert_eq!(provider.got().len(), 0, "{:?}", provider.got());
+    assert_eq!(ask(data), "{}", "the control");
+}

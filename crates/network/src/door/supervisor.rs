@@ -92,11 +92,17 @@ pub async fn run(home: &Path, start: Start, start_gateway: Start) -> io::Result<
     }
     let listener = place::listen(home, SOCKET_FILE)?;
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
-    supervisor.serve(listener).await;
+    let (stop_worker, stop_gateway) = (worker.abort_handle(), gateway.abort_handle());
+    let kept = tokio::select! {
+        () = supervisor.serve(listener) => Ok(()),
+        // They never end by themselves; whoever comes next starts anew.
+        _ = worker => Err(io::Error::other("nobody keeps the worker at work")),
+        _ = gateway => Err(io::Error::other("nobody keeps the gateway at work")),
+    };
     let _ = fs::remove_file(&socket);
-    worker.abort();
-    gateway.abort();
-    Ok(())
+    stop_worker.abort();
+    stop_gateway.abort();
+    kept
 }
 
 struct Supervisor {
@@ -147,7 +153,6 @@ struct Kept {
 /// A sandbox as the gateway's customer.
 struct Customer {
     tokens: Vec<TokenRecord>,
-    tenant: Option<String>,
     calls: CallLog,
 }
 
@@ -159,16 +164,11 @@ impl Customer {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(Some(Self { tokens, tenant: None, calls: CallLog::open(directory)? }))
+        Ok(Some(Self { tokens, calls: CallLog::open(directory)? }))
     }
 
     fn introduction(&self, sandbox: &SandboxId) -> gateway::message::Order {
-        let introduction = Introduction {
-            tokens: self.tokens.clone(),
-            spent: self.calls.spent().clone(),
-            tenant: self.tenant.clone(),
-            ..Introduction::default()
-        };
+        let introduction = Introduction { tokens: self.tokens.clone(), spent: self.calls.spent().clone() };
         gateway::message::Order::Introduce { sandbox: sandbox.clone(), introduction: Box::new(introduction) }
     }
 }
@@ -220,7 +220,20 @@ impl State {
 }
 
 impl Kept {
-    fn write_flow(&mut self, flow: Flow) {
+    fn write_flow(&mut self, mut flow: Flow) {
+        // Whoever took the worker over may say anything, and people will read it.
+        let mut texts = vec![&mut flow.host];
+        texts.extend(flow.request.as_mut().into_iter().chain(flow.rule.as_mut()));
+        match &mut flow.verdict {
+            Verdict::Allowed => {}
+            Verdict::Denied { reason, what, how_to_grant } => texts.extend([reason, what, how_to_grant]),
+            Verdict::Failed { error } => texts.push(error),
+        }
+        for text in texts {
+            if text.contains(char::is_control) {
+                *text = text.escape_debug().to_string();
+            }
+        }
         if let Err(error) = self.log.push(flow) {
             tracing::error!(%error, "cannot write down a flow");
         }

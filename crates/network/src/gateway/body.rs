@@ -42,7 +42,7 @@ impl Members {
         if !members.iter().all(|(name, _)| plain(name)) {
             return Err(BadBody::Name);
         }
-        let mut names: Vec<String> = members.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        let mut names: Vec<String> = members.iter().map(|(name, _)| spelling(name)).collect();
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(BadBody::Twice(pair[0].clone())),
@@ -62,7 +62,7 @@ impl Members {
 
     /// The member of this name, or of this name in another spelling, which some servers take for it.
     fn place(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|(own, _)| own.eq_ignore_ascii_case(name))
+        self.0.iter().position(|(own, _)| is_same(own, name))
     }
 
     /// What a member says; dots lead into objects. It is found in whatever spelling a server may find it.
@@ -72,8 +72,17 @@ impl Members {
         let raw = &self.0[place].1;
         match rest {
             Some(rest) => Self::parse(raw.get().as_bytes())?.get(rest),
-            None => Ok(serde_json::from_str(raw.get()).ok()),
+            // What cannot be read here may be read elsewhere.
+            None => serde_json::from_str(raw.get()).map(Some).map_err(wrong),
         }
+    }
+
+    /// The objects of a list; nothing if there is none.
+    pub fn list(&self, name: &str) -> Result<Option<Vec<Self>>, BadBody> {
+        let Some(place) = self.place(name) else { return Ok(None) };
+        let items: Option<Vec<Box<RawValue>>> = serde_json::from_str(self.0[place].1.get()).map_err(wrong)?;
+        let items = items.unwrap_or_default();
+        items.iter().map(|item| Self::parse(item.get().as_bytes())).collect::<Result<_, _>>().map(Some)
     }
 
     /// Has a member say this, or be gone where it is null; objects on the way are made.
@@ -82,7 +91,7 @@ impl Members {
         let place = self.place(name);
         let value = match rest {
             None if value.is_null() => {
-                self.0.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
+                self.0.retain(|(own, _)| !is_same(own, name));
                 return Ok(());
             }
             None => to_raw_value(value).map_err(wrong)?,
@@ -116,6 +125,15 @@ impl Members {
         text.push('}');
         text
     }
+}
+
+/// A name in one spelling, of those that some server takes for the same: `maxTokens`, `max_tokens`, `MaxTokens`.
+fn spelling(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "")
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    spelling(one) == spelling(other)
 }
 
 fn split(path: &str) -> (&str, Option<&str>) {
@@ -180,6 +198,11 @@ mod tests {
                 BadBody::Twice("model".into()),
                 "{text}"
             );
+        }
+        let spelt = Members::parse(br#"{"safety_settings":1,"safetySettings":2}"#);
+        assert_eq!(spelt.unwrap_err(), BadBody::Twice("safetysettings".into()));
+        for unreadable in [r#"{"tools":["\ud800"]}"#, r#"{"tools":1e999}"#] {
+            assert!(Members::parse(unreadable.as_bytes()).unwrap().get("tools").is_err(), "{unreadable}");
         }
         // The long s is an s, and the sign of Kelvin a k, to some.
         for text in ["{\"me\u{17f}\u{17f}ages\":1}", "{\"max_to\u{212a}ens\":1}", "{\"a\\u0000\":1}"] {

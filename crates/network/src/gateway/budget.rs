@@ -80,6 +80,11 @@ impl Account {
         self.budget = budget;
     }
 
+    /// Whether it is bounded in money.
+    pub fn has_money(&self) -> bool {
+        self.budget.micro_dollars.is_some()
+    }
+
     /// What was spent.
     pub fn spent(&self) -> Spent {
         self.spent

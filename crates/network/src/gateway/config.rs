@@ -36,8 +36,6 @@ pub struct Config {
     pub operations: BTreeMap<OperationName, Operation>,
     /// What each session may spend, unless its token may spend less.
     pub session_budget: Budget,
-    /// What each tenant may spend in a day.
-    pub tenant_budget: Budget,
 }
 
 #[derive(Deserialize)]
@@ -56,8 +54,6 @@ struct Text {
 struct BudgetsText {
     #[serde(default)]
     session: BudgetText,
-    #[serde(default)]
-    tenant: BudgetText,
 }
 
 /// A budget as people write it.
@@ -133,14 +129,9 @@ impl Config {
         })?;
         let mut errors = Vec::new();
         let mut config = Self { secrets: file.secrets, ..Self::default() };
-        for (budget, place) in [
-            (&file.budget.session, &mut config.session_budget),
-            (&file.budget.tenant, &mut config.tenant_budget),
-        ] {
-            match budget.read() {
-                Ok(budget) => *place = budget,
-                Err(wrong) => errors.push(FileError::at(text, 0, &format!("budget: {wrong}"))),
-            }
+        match file.budget.session.read() {
+            Ok(budget) => config.session_budget = budget,
+            Err(wrong) => errors.push(FileError::at(text, 0, &format!("budget: {wrong}"))),
         }
         for (name, operation) in file.operations {
             let at = operation.span().start;
@@ -387,7 +378,7 @@ dollars = 1.5
                 5,
                 "in the way of operation `a:b`",
             ),
-            (op("kind = \"anthropic\"\n[budget.tenant]\ndollars = -1"), 1, "no amount of dollars"),
+            (op("kind = \"anthropic\"\n[budget.session]\ndollars = -1"), 1, "no amount of dollars"),
         ] {
             let error = Config::read(&text).unwrap_err();
             let first = &error.errors[0];

@@ -245,7 +245,8 @@ impl Operation {
         if let (Kind::Gemini, Some(model)) = (self.kind, found) {
             let pinned = self.pin.get("model").and_then(Value::as_str);
             let asked = pinned.unwrap_or(model);
-            path = path.replacen(model, asked, 1);
+            let call = path.rsplit_once(':').map(|(_, call)| call);
+            path = call.map_or_else(|| path.clone(), |call| format!("/v1beta/models/{asked}:{call}"));
             self.check_model(asked)?;
             prepared.model = Some(asked.to_owned());
         }
@@ -306,36 +307,33 @@ impl Operation {
 
     /// Refuses tools that the provider runs itself: by them it would reach what the sandbox must not.
     fn check_tools(&self, members: &Members) -> Result<(), NotAllowed> {
-        if members.get("mcp_servers")?.is_some() {
-            return Err(NotAllowed::Parameter("mcp_servers".into()));
-        }
-        let Some(tools) = members.get("tools")? else { return Ok(()) };
-        let each: Vec<&Value> = match &tools {
-            Value::Array(tools) => tools.iter().collect(),
-            Value::Null => Vec::new(),
-            _ => return Err(NotAllowed::Parameter("tools".into())),
-        };
-        for tool in each {
-            let Value::Object(tool) = tool else { return Err(NotAllowed::Parameter("tools".into())) };
-            for (name, value) in tool {
-                let hosted = match self.kind {
-                    // Each kind of tool has a member of its own.
-                    Kind::Gemini => {
-                        !matches!(name.as_str(), "functionDeclarations" | "function_declarations")
-                    }
-                    _ => {
-                        name.eq_ignore_ascii_case("type")
-                            && !value.as_str().is_some_and(|kind| {
-                                RUN_BY_CLIENTS
-                                    .iter()
-                                    .any(|own| kind == *own || kind.strip_prefix(own).is_some_and(dated))
-                            })
-                    }
-                };
-                if hosted {
-                    return Err(NotAllowed::Parameter(format!("tools: {}", value.as_str().unwrap_or(name))));
-                }
+        for name in RUN_BY_PROVIDERS {
+            if members.get(name)?.is_some() {
+                return Err(NotAllowed::Parameter(name.into()));
             }
+        }
+        for tool in members.list("tools")?.unwrap_or_default() {
+            self.check_tool(&tool)?;
+        }
+        Ok(())
+    }
+
+    fn check_tool(&self, tool: &Members) -> Result<(), NotAllowed> {
+        let refused = |name: &str| Err(NotAllowed::Parameter(format!("tools: {name}")));
+        if self.kind == Kind::Gemini {
+            // Each kind of tool has a member of its own.
+            let hosted =
+                tool.names().find(|name| !matches!(*name, "functionDeclarations" | "function_declarations"));
+            return hosted.map_or(Ok(()), refused);
+        }
+        let kind = match tool.get("type")? {
+            None => return Ok(()),
+            Some(kind) => kind.as_str().unwrap_or_default().to_owned(),
+        };
+        let is_own = |own: &&str| kind == **own || kind.strip_prefix(*own).is_some_and(dated);
+        // Where it says where it is run, that may be at the provider.
+        if !RUN_BY_CLIENTS.iter().any(is_own) || tool.get("environment")?.is_some() {
+            return refused(&kind);
         }
         Ok(())
     }
@@ -364,6 +362,9 @@ impl Operation {
         Ok(said)
     }
 }
+
+/// What has the provider reach something by itself.
+const RUN_BY_PROVIDERS: [&str; 3] = ["mcp_servers", "web_search_options", "plugins"];
 
 /// Tools that whoever asks runs itself.
 const RUN_BY_CLIENTS: [&str; 9] = [
@@ -455,6 +456,11 @@ mod tests {
         assert_eq!(made.target, "/v1beta/models/small:streamGenerateContent?alt=sse");
         assert_eq!(made.body.as_deref(), Some(r#"{"contents":[],"generationConfig":{"maxOutputTokens":9}}"#));
         assert_eq!((made.model.as_deref(), made.max_output), (Some("small"), Some(9)));
+        for name in ["models", "v1beta", "generateContent"] {
+            let path = format!("/v1beta/models/{name}:generateContent");
+            let made = gemini.prepare(&post(&path), Some(b"{}")).unwrap();
+            assert_eq!(made.target, "/v1beta/models/small:generateContent");
+        }
     }
 
     #[test]
@@ -468,12 +474,26 @@ mod tests {
                 "/v1/messages",
                 r#"{"model":"m","tools":[{"name":"a"},{"Type":"code_execution_20250522"}]}"#,
             ),
-            (&claude, "/v1/messages", r#"{"model":"m","tools":{"0":{"type":"mcp_toolset"}}}"#),
             (&codex, "/v1/responses", r#"{"model":"m","tools":[{"type":"mcp","server_url":"https://x"}]}"#),
+            (
+                &codex,
+                "/v1/responses",
+                r#"{"model":"m","tools":[{"type":"shell","environment":{"type":"container_auto"}}]}"#,
+            ),
+            (&codex, "/v1/responses", r#"{"model":"m","web_search_options":{}}"#),
         ];
         for (operation, path, body) in refused {
             let error = prepared(operation, post(path), body).unwrap_err();
             assert!(matches!(error, NotAllowed::Parameter(_)), "{body}: {error}");
+        }
+        for body in [
+            r#"{"model":"m","tools":{"0":{"type":"mcp_toolset"}}}"#,
+            r#"{"model":"m","tools":[{"type":"custom","type":"web_search_20250305"}]}"#,
+            r#"{"model":"m","tools":[{"type":"web_search_20250305","x":"\ud800"}]}"#,
+            r#"{"model":"m","mcp_servers":["\ud800"]}"#,
+            r#"{"model":"m","tools":[1]}"#,
+        ] {
+            assert!(prepared(&claude, post("/v1/messages"), body).is_err(), "{body}");
         }
         let fine = r#"{"model":"m","tools":[{"name":"a","input_schema":{}},{"type":"bash_20250124","name":"bash"},{"type":"custom"}]}"#;
         assert_eq!(prepared(&claude, post("/v1/messages"), fine).unwrap(), fine);

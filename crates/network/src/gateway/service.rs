@@ -65,7 +65,6 @@ pub struct Gateway {
     secrets: BTreeMap<String, Result<Secret, String>>,
     client: Client,
     clients: Mutex<HashMap<SandboxId, Arc<Customer>>>,
-    tenants: Mutex<HashMap<String, Arc<Mutex<Account>>>>,
     ledger: Ledger,
     /// Room for the bodies of all.
     room: Arc<Semaphore>,
@@ -80,7 +79,6 @@ struct Customer {
     tokens: Mutex<Vec<TokenRecord>>,
     accounts: Mutex<HashMap<String, Arc<Mutex<Account>>>>,
     session: Arc<Mutex<Account>>,
-    tenant: Option<Arc<Mutex<Account>>>,
     uses: Mutex<HashMap<OperationName, Arc<Use>>>,
     /// Room for bodies that are read whole, in kibibytes.
     room: Arc<Semaphore>,
@@ -100,10 +98,6 @@ pub struct Introduction {
     pub tokens: Vec<TokenRecord>,
     /// What was spent before with each of them, by its id.
     pub spent: BTreeMap<String, Spent>,
-    /// Whose it is.
-    pub tenant: Option<String>,
-    /// What was spent before in that name, today.
-    pub tenant_spent: Spent,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -119,7 +113,6 @@ impl Gateway {
             secrets,
             client,
             clients: Mutex::default(),
-            tenants: Mutex::default(),
             ledger,
             room: Arc::new(Semaphore::new(ROOM)),
             calls: AtomicU64::new(0),
@@ -140,22 +133,16 @@ impl Gateway {
             // What it has done so far counts.
             return self.set_tokens(&sandbox, introduction.tokens);
         }
-        let Introduction { tokens, spent, tenant, tenant_spent } = introduction;
+        let Introduction { tokens, spent } = introduction;
         let session = spent.values().copied().fold(Spent::default(), Spent::and);
         let accounts = tokens.iter().map(|record| {
             let before = spent.get(&record.id).copied().unwrap_or_default();
             (record.id.clone(), Arc::new(Mutex::new(Account::new(record.grant.budget, before))))
         });
-        let tenant = tenant.map(|tenant| {
-            let mut tenants = locked(&self.tenants);
-            let open = || Arc::new(Mutex::new(Account::new(self.config.tenant_budget, tenant_spent)));
-            tenants.entry(tenant).or_insert_with(open).clone()
-        });
         let customer = Customer {
             accounts: Mutex::new(accounts.collect()),
             tokens: Mutex::new(tokens),
             session: Arc::new(Mutex::new(Account::new(self.config.session_budget, session))),
-            tenant,
             uses: Mutex::default(),
             room: Arc::new(Semaphore::new(ROOM_EACH)),
         };
@@ -290,6 +277,9 @@ impl Gateway {
         open._place = Some(customer.place(operation).map_err(refused)?);
         let encoded = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
         let length = unread.as_ref().and_then(|body| body.size_hint().exact());
+        if matches!(head.method, Method::GET | Method::HEAD) && length != Some(0) {
+            return Err(refused(malformed("belongs to a method that has none")));
+        }
         if length.is_some_and(|length| length > operation.max_body) {
             return Err(refused(Cause::BodyTooLarge { most: operation.max_body }));
         }
@@ -338,11 +328,20 @@ impl Gateway {
             }
             _ => Spent { requests: 1, ..Spent::default() },
         };
+        if question.is_some() && prices.is_none() && customer.has_money(&record) {
+            let problem = "has no price here, and there is a budget in dollars".into();
+            return Err(refused(Cause::ParameterNotAllowed { name: "model".into(), problem }));
+        }
         open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
         let (headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
         let answered = self.forward(operation, &head.method, &prepared.target, headers, body).await;
         drop(room);
         let response = answered.map_err(|failed| refused(unanswered(&failed, operation.timeout)))?;
+        let encoding = response.headers().get(header::CONTENT_ENCODING);
+        if !keys.is_empty() && encoding.is_some_and(|value| value != "identity") {
+            // A key could be in there, and nobody would see it.
+            return Err(refused(Cause::UpstreamUnreachable));
+        }
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
     }
@@ -394,26 +393,19 @@ impl Gateway {
         headers: HeaderMap,
         body: Outgoing,
     ) -> Result<Response<Answer>, Failed> {
-        let made = |body: Sending| {
-            let mut request = Request::new(body);
-            *request.method_mut() = method.clone();
-            *request.headers_mut() = headers.clone();
-            *request.uri_mut() = target.parse().ok()?;
-            Some(request)
-        };
         let wrong = || Failed::Broken(operation.upstream.authority(), "the target is not one".into());
-        let (body, copy) = match body {
-            Outgoing::Whole(bytes) => (full(bytes.clone()), Some(bytes)),
-            Outgoing::Passing(body, most) => (
-                Limited::new(body, usize::try_from(most).unwrap_or(usize::MAX))
-                    .map_err(io::Error::other)
-                    .boxed_unsync(),
-                None,
-            ),
+        let body = match body {
+            Outgoing::Whole(bytes) => full(bytes),
+            Outgoing::Passing(body, most) => {
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                Limited::new(body, most).map_err(io::Error::other).boxed_unsync()
+            }
         };
-        let request = made(body).ok_or_else(wrong)?;
-        let again = || copy.and_then(|bytes| made(full(bytes)));
-        self.client.send(&operation.upstream, request, again, operation.timeout).await
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.headers_mut() = headers;
+        *request.uri_mut() = target.parse().map_err(|_| wrong())?;
+        self.client.send(&operation.upstream, request, operation.timeout).await
     }
 }
 
@@ -442,11 +434,15 @@ impl Customer {
         }
     }
 
+    /// Whether a budget is in money.
+    fn has_money(&self, record: &TokenRecord) -> bool {
+        record.grant.budget.micro_dollars.is_some() || locked(&self.session).has_money()
+    }
+
     /// Sets aside what a call may cost, of all budgets or of none.
     fn set_aside(&self, record: &TokenRecord, most: Spent) -> Result<Aside, Cause> {
         let own = locked(&self.accounts).get(&record.id).cloned();
-        let named =
-            [("token", own), ("session", Some(self.session.clone())), ("tenant", self.tenant.clone())];
+        let named = [("token", own), ("session", Some(self.session.clone()))];
         let named: Vec<(&str, Arc<Mutex<Account>>)> =
             named.into_iter().filter_map(|(name, account)| Some((name, account?))).collect();
         // Always in this order, so that two calls do not wait for each other.
@@ -603,8 +599,9 @@ impl Open {
         if let Ok(id) = HeaderValue::try_from(self.told.request_id.as_str()) {
             head.headers.insert("x-belljar-request-id", id);
         }
-        let compressed = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        let reader = wire.filter(|_| !compressed).map(Reader::new);
+        // Its words for the status may be anything.
+        head.extensions.clear();
+        let reader = wire.map(Reader::new);
         let redactor = Redactor::new(keys.iter().map(String::as_str));
         let passing = Passing {
             body,
@@ -686,7 +683,11 @@ impl Body for Passing {
             let bytes = match frame {
                 None => {
                     self.is_over = true;
-                    self.redactor.finish()
+                    let rest = self.redactor.finish();
+                    if let Some(reader) = &mut self.reader {
+                        reader.push(&rest);
+                    }
+                    rest
                 }
                 Some(Err(error)) => {
                     self.is_over = true;
@@ -695,10 +696,16 @@ impl Body for Passing {
                 }
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        if let Some(reader) = &mut self.reader {
-                            reader.push(&data);
+                        let mut passed = self.redactor.pass(&data);
+                        if self.body.is_end_stream() {
+                            // Nobody asks for what comes after all that was announced.
+                            self.is_over = true;
+                            passed.extend(self.redactor.finish());
                         }
-                        self.redactor.pass(&data)
+                        if let Some(reader) = &mut self.reader {
+                            reader.push(&passed);
+                        }
+                        passed
                     }
                     // Trailers are nobody's business here.
                     Err(_) => Vec::new(),
@@ -860,13 +867,16 @@ fn is_dropped(name: &str) -> bool {
                 | "expect"
                 | "accept-encoding"
                 | "x-real-ip"
+                | "range"
+                | "if-range"
         )
 }
 
 /// A value without these keys, if it has one of them.
 fn without(value: &HeaderValue, keys: &[String]) -> Option<HeaderValue> {
-    let text = value.to_str().ok()?;
-    let held = keys.iter().any(|key| text.contains(key.as_str()));
-    held.then(|| keys.iter().fold(text.to_owned(), |text, key| text.replace(key.as_str(), "***")))
-        .and_then(|clean| HeaderValue::try_from(clean).ok())
+    let mut redactor = Redactor::new(keys.iter().map(String::as_str));
+    let mut clean = redactor.pass(value.as_bytes());
+    clean.extend(redactor.finish());
+    (clean != value.as_bytes())
+        .then(|| HeaderValue::from_bytes(&clean).unwrap_or(HeaderValue::from_static("")))
 }

@@ -72,13 +72,12 @@ impl Client {
         Self { tls: TlsConnector::from(Arc::new(config)), kept: Arc::default() }
     }
 
-    /// Sends a request, and waits for the head of the answer. Where `again` gives another copy of it, a connection that was kept
-    /// and had been closed meanwhile is replaced.
+    /// Sends a request, and waits for the head of the answer. Where a connection that was kept had been closed before anything of
+    /// it went out, it goes out on another; what may have been heard is not said twice.
     pub async fn send(
         &self,
         upstream: &Upstream,
         request: Request<Sending>,
-        again: impl FnOnce() -> Option<Request<Sending>>,
         timeout: Duration,
     ) -> Result<Response<Answer>, Failed> {
         let host = upstream.authority();
@@ -89,9 +88,7 @@ impl Client {
             match sent {
                 Ok(response) => return Ok(self.answer(response, kept, host)),
                 Err(mut error) => {
-                    // Given back means that nothing of it went out.
-                    let request = error.take_message().or_else(again);
-                    let Some(request) = request else {
+                    let Some(request) = error.take_message() else {
                         return Err(Failed::Broken(host, error.into_error().to_string()));
                     };
                     return self.send_anew(upstream, request, timeout).await;
@@ -181,9 +178,8 @@ impl Body for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(None) = &polled
-            && let Some((kept, host, sender)) = self.back.take()
-        {
+        let is_over = matches!(&polled, Poll::Ready(None)) || self.body.is_end_stream();
+        if is_over && let Some((kept, host, sender)) = self.back.take() {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             let waiting = kept.entry(host).or_default();
             if waiting.len() < MOST_KEPT && !sender.is_closed() {
@@ -191,5 +187,9 @@ impl Body for Answer {
             }
         }
         polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 }

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use belljar_core::{HostName, IpNet, NetworkPolicy, Rule, Rules, Target, Wall};
+use belljar_core::{GATEWAY_NAME, HostName, IpNet, NetworkPolicy, Rule, Rules, Target, Wall};
 
 use super::address::{Grant, block, readings};
 use super::denied::{Denied, List, Reason, RuleRef, shortened};
@@ -111,7 +111,9 @@ pub fn name(policy: &NetworkPolicy, name: &HostName) -> Result<(), Denied> {
 pub fn connect(policy: &NetworkPolicy, destination: &Destination, port: u16) -> Result<Allowed, Denied> {
     let case = Case { destination, port, what: format!("a connection to {destination} port {port}") };
     let rules = case.rules(policy)?;
-    let mut look = Look::Any;
+    // The gateway speaks nothing else.
+    let is_gateway = matches!(destination, Destination::Name(name) if name.as_str() == GATEWAY_NAME);
+    let mut look = if is_gateway { Look::Http } else { Look::Any };
     for (index, rule) in rules.deny.iter().enumerate() {
         match case.denies(rule) {
             Denies::Nothing => {}

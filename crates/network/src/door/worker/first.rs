@@ -40,7 +40,7 @@ pub(super) async fn first_words(client: &TcpStream, opening: &mut Opening) -> io
     let rest = async {
         loop {
             if piece.is_empty() {
-                return Ok(First::Other);
+                return Ok(cut_off(&opening.bytes));
             }
             let tls = hello.push(&piece);
             opening.bytes.append(&mut piece);
@@ -87,14 +87,34 @@ fn is_http(bytes: &[u8]) -> Option<bool> {
     Some(versioned || target == Some(&b'/') || line[..word] == *b"proxy")
 }
 
-/// Whether this is a record of TLS that is no handshake: no server should see one first.
+/// What the first words were of a client that says no more: some servers take a line, or a hello, that is not ended for a whole one.
+fn cut_off(bytes: &[u8]) -> First {
+    match bytes {
+        [22, ..] => First::BadTls(client_hello::Bad::Malformed),
+        _ if is_http(&[bytes, b"\n"].concat()) == Some(true) => First::Http,
+        _ => First::Other,
+    }
+}
+
+/// Whether this is a record of TLS that is no handshake, or of a version that is none: no server should see one first.
 fn is_other_record(bytes: &[u8]) -> bool {
-    matches!(bytes, [20 | 21 | 23 | 24, 3, ..])
+    matches!(bytes, [20 | 21 | 23 | 24, 3, ..] | [22, 0..=2 | 4..=15, ..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_off_is_what_it_would_have_been() {
+        assert_eq!(cut_off(b"GET http://other.test/ HTTP/1.0"), First::Http);
+        assert_eq!(cut_off(b"GET /x"), First::Http);
+        assert_eq!(cut_off(b"\x16\x03\x01\x02"), First::BadTls(client_hello::Bad::Malformed));
+        for other in ["", "EHLO a", "QUIT", "GET"] {
+            assert_eq!(cut_off(other.as_bytes()), First::Other, "{other}");
+        }
+        assert!(is_other_record(&[22, 2, 0, 0, 5]) && !is_other_record(&[22, 3, 1, 0, 5]));
+    }
 
     #[test]
     fn requests_are_known_however_wrong_they_are() {
