@@ -68,11 +68,15 @@ pub struct ModelUsage {
 }
 
 impl ModelUsage {
-    /// All of them.
+    /// All input.
+    pub fn input(&self) -> u64 {
+        let cached = [self.cache_read, self.cache_write_5m, self.cache_write_1h];
+        cached.iter().fold(self.uncached, |sum, part| sum.saturating_add(*part))
+    }
+
+    /// All tokens.
     pub fn total(&self) -> u64 {
-        [self.uncached, self.cache_read, self.cache_write_5m, self.cache_write_1h, self.output]
-            .iter()
-            .fold(0, |sum, part| sum.saturating_add(*part))
+        self.input().saturating_add(self.output)
     }
 }
 

@@ -729,7 +729,7 @@ impl Drop for Passing {
             reader.end();
         }
         let report = reader.report();
-        told.usage = report.usage.usage().map(Into::into);
+        told.usage = report.usage.usage();
         told.is_final = report.usage.is_final();
         let cost = self.prices.as_ref().and_then(|prices| prices.cost_of(&report));
         told.nano_dollars = cost.map(|cost| cost.0);

@@ -23,6 +23,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use asked::{Asked, Malformed};
+pub use belljar_core::ModelUsage as Usage;
 pub use reader::Reader;
 
 /// The languages in which providers are spoken to.
@@ -43,44 +44,6 @@ impl Wire {
     /// Every wire.
     pub const ALL: [Self; 4] =
         [Self::AnthropicMessages, Self::OpenaiChat, Self::OpenaiResponses, Self::Gemini];
-}
-
-/// Tokens that were used, each counted in exactly one of the fields, but for `reasoning`, which is part of `output`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Input that was neither read from a cache nor written to one.
-    pub uncached: u64,
-    /// Input that was read from a cache.
-    pub cache_read: u64,
-    /// Input that was written to a cache, for five minutes or for as long as the provider chooses.
-    pub cache_write_5m: u64,
-    /// Input that was written to a cache, for an hour.
-    pub cache_write_1h: u64,
-    /// Output, reasoning included.
-    pub output: u64,
-    /// The part of `output` that was reasoning, as far as the provider says so.
-    pub reasoning: u64,
-}
-
-impl Usage {
-    /// All input.
-    pub fn input(&self) -> u64 {
-        [self.cache_read, self.cache_write_5m, self.cache_write_1h]
-            .iter()
-            .fold(self.uncached, |sum, part| sum.saturating_add(*part))
-    }
-
-    /// All tokens.
-    pub fn total(&self) -> u64 {
-        self.input().saturating_add(self.output)
-    }
-}
-
-impl From<Usage> for belljar_core::ModelUsage {
-    fn from(usage: Usage) -> Self {
-        let Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning } = usage;
-        Self { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning }
-    }
 }
 
 /// How much is known of what was used.
