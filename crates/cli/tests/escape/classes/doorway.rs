@@ -547,7 +547,7 @@ fn of_its_worker() -> Vec<Attack> {
         as_worker(
             "DW-worker-abstract",
             "as a worker taken over, connect to an abstract socket of the host",
-            &[WorkerLandlock],
+            &[WorkerLandlock, WorkerFilter],
             |ring, held| {
                 let name = format!("\0{}", text(&ring.field.canaries.told()["abstract"]));
                 connect(held, name.as_bytes())
@@ -556,7 +556,7 @@ fn of_its_worker() -> Vec<Attack> {
         as_worker(
             "DW-worker-monitor",
             "as a worker taken over, ask a monitor",
-            &[WorkerUser],
+            &[WorkerUser, WorkerFilter],
             |ring, held| {
                 let id = ring.sandboxes.borrow().first().cloned().unwrap_or_default();
                 connect(held, format!("{}\0", ring.directory(&id).join("control.sock").display()).as_bytes())
