@@ -295,7 +295,7 @@ async fn questions_about_names_arrive_and_are_answered_from_where_they_were_sent
     }
     // What programs look names up with is set up for it. One who is gone has asked all the same.
     let look_up = python(
-        "import socket, os, threading; threading.Timer(0.2, os._exit, [0]).start(); \
+        "import socket, os, threading; threading.Timer(4, os._exit, [0]).start(); \
                           socket.getaddrinfo('example.org', 80)",
     );
     let exec = sandbox.execute(look_up).await.unwrap().exec;

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use belljar_core::{Result, Wall};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -19,6 +20,10 @@ use crate::home::problem;
 
 /// A log that has grown to this is put aside when the next nursery is started.
 const MAX_LOG: u64 = 1 << 20;
+
+/// How often, and after which pause, a program is tried that is still being written.
+const BUSY_TRIES: u32 = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The nursery of one provider. It ends when this is dropped; the launchers it forked live on.
 #[derive(Debug)]
@@ -83,6 +88,18 @@ fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
+/// Starts a program that may just have been written: whoever else forks at that moment holds it open for writing until its child has
+/// become another program.
+fn spawned(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::sleep(BUSY_PAUSE),
+            spawned => return spawned,
+        }
+    }
+    command.spawn()
+}
+
 fn start(program: &Path, log: File) -> io::Result<Socket> {
     let (ours, theirs) = Socket::pair()?;
     let mut nursery = Command::new(program);
@@ -92,7 +109,7 @@ fn start(program: &Path, log: File) -> io::Result<Socket> {
     #[cfg(feature = "ablation")]
     nursery.envs([belljar_core::wall::ablation::passed_on()]);
     nursery.arg("nursery").current_dir("/").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log);
-    let mut child = nursery.spawn()?;
+    let mut child = spawned(&mut nursery)?;
     // It is waited for wherever it ends, so that no trace of it stays in the process table.
     std::thread::Builder::new().name("nursery".into()).stack_size(64 * 1024).spawn(move || child.wait())?;
     Ok(ours)
