@@ -294,11 +294,12 @@ async fn questions_about_names_arrive_and_are_answered_from_where_they_were_sent
         succeeds(&*running).await;
     }
     // What programs look names up with is set up for it. One who is gone has asked all the same.
-    let look_up = python(
-        "import socket, os, threading; threading.Timer(4, os._exit, [0]).start(); \
-                          socket.getaddrinfo('example.org', 80)",
-    );
-    let exec = sandbox.execute(look_up).await.unwrap().exec;
+    let execs = sandbox.execs().unwrap();
+    let look_up = python("import socket; socket.getaddrinfo('example.org', 80)");
+    let exec = started(&*execs.start(look_up).await.unwrap()).await;
+    await_readable(doorway.v4.dns.as_fd());
+    execs.kill(exec).await.unwrap();
+    execs.wait(exec).await.unwrap();
     let (arrival, question) = ask(doorway.v4.dns.as_fd());
     assert_eq!(arrival.meant, address("10.255.255.53:53"));
     assert!(question.windows(7).any(|part| part == b"example"), "{question:?}");

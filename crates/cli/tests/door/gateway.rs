@@ -467,23 +467,28 @@ fn long_bodies_of_one_sandbox_do_not_fill_the_gateway() {
     world.shell(&other, ASK);
     // Twenty bodies of thirty megabytes that never end.
     let script = "import os, socket, threading, time
-held = []
+held, sent = [], []
 def send():
     s = socket.create_connection(('gateway.belljar', 80), timeout=600); held.append(s)
     s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\nContent-Length: 31000000\\r\\n\\r\\n'.encode())
     try:
-        for _ in range(300): s.sendall(b'x' * 100000)
+        for _ in range(300): s.sendall(b'x' * 100000); sent.append(1)
     except OSError: pass
 threads = [threading.Thread(target=send, daemon=True) for _ in range(20)]
 for t in threads: t.start()
-time.sleep(4)
-print('sent', flush=True)
+# Until nobody takes any more of them.
+before = 0
+while not before or len(sent) > before: before = len(sent); time.sleep(1)
+print('sent', len(sent), flush=True)
 time.sleep(600)";
     let out = world.home.path().join("sent");
     let mut command = world.command(&["exec", "--timeout", "600s", &id, "--", "python3", "-c", script]);
     let child = command.stdout(std::fs::File::create(&out).unwrap()).spawn().unwrap();
     let _program = crate::world::Program(child);
     until("all is sent that can be", || std::fs::read_to_string(&out).unwrap().contains("sent"));
+    let sent = std::fs::read_to_string(&out).unwrap();
+    let pieces: u64 = sent.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(pieces > 300, "at least one whole body was taken: {sent}");
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&world))).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();

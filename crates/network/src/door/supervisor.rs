@@ -418,8 +418,14 @@ impl Supervisor {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                // Whatever cannot be read grants nothing.
-                Err(_) => gateway::message::Order::Tokens { sandbox: sandbox.clone(), tokens: Vec::new() },
+                // Whatever cannot be read grants nothing, at this gateway or at the next.
+                Err(_) => match &mut kept.customer {
+                    Some(customer) => {
+                        customer.tokens.clear();
+                        customer.introduction(sandbox)
+                    }
+                    None => return Ok(()),
+                },
             }
         };
         self.post.tell(order).await

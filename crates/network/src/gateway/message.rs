@@ -1,6 +1,6 @@
 //! What is said between the gateway, the supervisor that keeps it, and the worker that brings it callers.
 
-use belljar_core::{Call, ExecId, SandboxId, TokenRecord};
+use belljar_core::{Call, ExecId, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use super::service::Introduction;
@@ -9,10 +9,8 @@ use super::service::Introduction;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Serve a sandbox.
+    /// Serve a sandbox; one that is served has these tokens from now on.
     Introduce { sandbox: SandboxId, introduction: Box<Introduction> },
-    /// Take these for its tokens from now on.
-    Tokens { sandbox: SandboxId, tokens: Vec<TokenRecord> },
     /// It has ended.
     Forget { sandbox: SandboxId },
     /// There is another worker; the channel to it comes along.

@@ -69,7 +69,6 @@ async fn work(
             order = channel.receive::<Order>() => match order? {
                 None => return Ok(()),
                 Some((Order::Introduce { sandbox, introduction }, _)) => gateway.introduce(sandbox, *introduction),
-                Some((Order::Tokens { sandbox, tokens }, _)) => gateway.set_tokens(&sandbox, tokens),
                 Some((Order::Forget { sandbox }, _)) => gateway.forget(&sandbox),
                 Some((Order::Sync { serial }, _)) => drop(words.send(Word::Done { serial })),
                 Some((Order::Worker, sockets)) => {

@@ -607,7 +607,6 @@ impl Open {
             body,
             redactor,
             reader,
-            is_model: wire.is_some(),
             prices,
             late: Box::pin(tokio::time::sleep(timeout)),
             timeout,
@@ -616,9 +615,7 @@ impl Open {
         };
         Response::from_parts(head, passing.boxed_unsync())
     }
-}
 
-impl Open {
     /// Says what counts against budgets. Whoever breaks off before a provider has said what was used does not get it for nothing.
     fn count(&mut self, most: Spent) {
         let told = &mut self.told;
@@ -648,8 +645,8 @@ impl Drop for Open {
 struct Passing {
     body: Answer,
     redactor: Redactor,
+    /// Where a model was asked.
     reader: Option<Reader>,
-    is_model: bool,
     prices: Option<Prices>,
     late: Pin<Box<tokio::time::Sleep>>,
     timeout: Duration,
@@ -722,7 +719,7 @@ impl Drop for Passing {
     fn drop(&mut self) {
         let told = &mut self.open.told;
         let Some(reader) = &mut self.reader else {
-            told.is_final = !self.is_model;
+            told.is_final = true;
             return;
         };
         if self.is_over && told.error.is_none() {

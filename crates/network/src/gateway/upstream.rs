@@ -51,7 +51,15 @@ pub struct Client {
     kept: Arc<Kept>,
 }
 
-type Kept = Mutex<HashMap<String, Vec<(SendRequest<Sending>, Instant)>>>;
+/// By where they lead, and whether TLS is spoken: what was plain must not carry what goes over TLS.
+type Kept = Mutex<HashMap<Way, Vec<(SendRequest<Sending>, Instant)>>>;
+
+/// Whether TLS is spoken, the host and its port.
+type Way = (bool, String, u16);
+
+fn way(upstream: &Upstream) -> Way {
+    (upstream.tls, upstream.host.clone(), upstream.port)
+}
 
 impl Client {
     /// A client that believes what the system believes.
@@ -82,11 +90,11 @@ impl Client {
     ) -> Result<Response<Answer>, Failed> {
         let host = upstream.authority();
         let late = || Failed::Late(host.clone());
-        if let Some(mut kept) = self.take(&host) {
+        if let Some(mut kept) = self.take(&way(upstream)) {
             let sent =
                 tokio::time::timeout(timeout, kept.try_send_request(request)).await.map_err(|_| late())?;
             match sent {
-                Ok(response) => return Ok(self.answer(response, kept, host)),
+                Ok(response) => return Ok(self.answer(response, kept, way(upstream))),
                 Err(mut error) => {
                     let Some(request) = error.take_message() else {
                         return Err(Failed::Broken(host, error.into_error().to_string()));
@@ -109,7 +117,7 @@ impl Client {
         let connected = connect.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let mut fresh = connected.map_err(|error| Failed::Unreachable(host.clone(), error))?;
         match tokio::time::timeout(timeout, fresh.send_request(request)).await {
-            Ok(Ok(response)) => Ok(self.answer(response, fresh, host)),
+            Ok(Ok(response)) => Ok(self.answer(response, fresh, way(upstream))),
             Ok(Err(error)) => Err(Failed::Broken(host, error.to_string())),
             Err(_) => Err(Failed::Late(host)),
         }
@@ -125,9 +133,9 @@ impl Client {
         converse(self.tls.connect(name, stream).await?).await
     }
 
-    fn take(&self, host: &str) -> Option<SendRequest<Sending>> {
+    fn take(&self, way: &Way) -> Option<SendRequest<Sending>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = kept.get_mut(host)?;
+        let waiting = kept.get_mut(way)?;
         waiting.retain(|(sender, since)| since.elapsed() < KEPT && !sender.is_closed());
         let at = waiting.iter().rposition(|(sender, _)| sender.is_ready())?;
         Some(waiting.swap_remove(at).0)
@@ -137,9 +145,9 @@ impl Client {
         &self,
         response: Response<Incoming>,
         sender: SendRequest<Sending>,
-        host: String,
+        way: Way,
     ) -> Response<Answer> {
-        response.map(|body| Answer { body, back: Some((self.kept.clone(), host, sender)) })
+        response.map(|body| Answer { body, back: Some((self.kept.clone(), way, sender)) })
     }
 }
 
@@ -166,7 +174,7 @@ where
 /// The body of an answer. Its connection is kept once it is read to its end, and closed if it is dropped before.
 pub struct Answer {
     body: Incoming,
-    back: Option<(Arc<Kept>, String, SendRequest<Sending>)>,
+    back: Option<(Arc<Kept>, Way, SendRequest<Sending>)>,
 }
 
 impl Body for Answer {
@@ -179,9 +187,9 @@ impl Body for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         let is_over = matches!(&polled, Poll::Ready(None)) || self.body.is_end_stream();
-        if is_over && let Some((kept, host, sender)) = self.back.take() {
+        if is_over && let Some((kept, way, sender)) = self.back.take() {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let waiting = kept.entry(host).or_default();
+            let waiting = kept.entry(way).or_default();
             if waiting.len() < MOST_KEPT && !sender.is_closed() {
                 waiting.push((sender, Instant::now()));
             }
@@ -191,5 +199,24 @@ impl Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_plain_is_not_kept_for_tls() {
+        let ways = ["http://a.example", "https://a.example", "https://a.example:8443", "http://b.example"];
+        let ways = ways.map(|text| way(&Upstream::parse(text).unwrap()));
+        for (at, one) in ways.iter().enumerate() {
+            assert!(ways[at + 1..].iter().all(|other| one != other), "{one:?}");
+        }
+        assert_eq!(
+            ways[0],
+            way(&Upstream::parse("http://a.example:80/x").unwrap()),
+            "the same host, another path"
+        );
     }
 }
