@@ -35,6 +35,8 @@ fn help_of_everything() {
         "net",
         "egress",
         "policy",
+        "token",
+        "calls",
         "pause",
         "resume",
         "engine",
@@ -52,7 +54,16 @@ fn help_of_everything() {
         assert!(text.contains("--json"), "{command} has no --json");
         insta::assert_snapshot!(command, text);
     }
-    for words in [["net", "set"], ["net", "show"], ["policy", "check"], ["policy", "test"]] {
+    for words in [
+        ["net", "set"],
+        ["net", "show"],
+        ["policy", "check"],
+        ["policy", "test"],
+        ["token", "create"],
+        ["token", "ls"],
+        ["token", "revoke"],
+        ["token", "extend"],
+    ] {
         let text = help(&words);
         assert!(text.contains("Examples:") && text.contains("--json"), "{words:?}");
         insta::assert_snapshot!(words.join("-"), text);

@@ -68,6 +68,21 @@ pub struct ModelUsage {
 }
 
 impl ModelUsage {
+    /// Counts these as well.
+    pub fn add(&mut self, more: Self) {
+        let Self { uncached, cache_read, cache_write_5m, cache_write_1h, output, reasoning } = self;
+        for (sum, part) in [
+            (uncached, more.uncached),
+            (cache_read, more.cache_read),
+            (cache_write_5m, more.cache_write_5m),
+            (cache_write_1h, more.cache_write_1h),
+            (output, more.output),
+            (reasoning, more.reasoning),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
+
     /// All input.
     pub fn input(&self) -> u64 {
         let cached = [self.cache_read, self.cache_write_5m, self.cache_write_1h];
@@ -77,6 +92,49 @@ impl ModelUsage {
     /// All tokens.
     pub fn total(&self) -> u64 {
         self.input().saturating_add(self.output)
+    }
+}
+
+/// What calls came to, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallTotals {
+    /// Calls that were made.
+    pub calls: u64,
+    /// Calls that were refused, so that nothing of them was sent on.
+    pub refused: u64,
+    /// What models used, as far as their providers have said.
+    pub tokens: ModelUsage,
+    /// What is known of what that cost, in thousandths of a millionth of a dollar.
+    pub nano_dollars: u64,
+    /// Calls of models of which it is not known to the end what they used or what that cost.
+    pub unknown: u64,
+}
+
+impl CallTotals {
+    /// Counts a call.
+    pub fn add(&mut self, call: &Call) {
+        if call.refused {
+            self.refused = self.refused.saturating_add(1);
+            return;
+        }
+        self.calls = self.calls.saturating_add(1);
+        self.tokens.add(call.usage.unwrap_or_default());
+        self.nano_dollars = self.nano_dollars.saturating_add(call.nano_dollars.unwrap_or(0));
+        let known = call.usage.is_some() && call.is_final && call.nano_dollars.is_some();
+        self.unknown = self.unknown.saturating_add(u64::from(call.model.is_some() && !known));
+    }
+
+    /// Of these calls.
+    pub fn of<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Self {
+        let mut totals = Self::default();
+        calls.into_iter().for_each(|call| totals.add(call));
+        totals
+    }
+
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }
 

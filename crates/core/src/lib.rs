@@ -14,6 +14,7 @@ mod egress;
 mod error;
 mod exec;
 mod file;
+mod gateway;
 mod id;
 mod limits;
 mod policy;
@@ -24,7 +25,7 @@ mod token;
 pub mod wall;
 pub mod wire;
 
-pub use call::{CALL_FILES, Call, ModelUsage};
+pub use call::{CALL_FILES, Call, CallTotals, ModelUsage};
 pub use capability::{Capabilities, Capability};
 pub use egress::{
     Denial, Door, FLOW_FILES, Flow, FlowKind, FlowStream, LEASE_FILE, MOVED_FILE, Moved, Network,
@@ -36,6 +37,7 @@ pub use exec::{
     Purpose, Stdin, Stream, Termination, Usage, UserName,
 };
 pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
+pub use gateway::Gateway;
 pub use id::{ExecId, SandboxId, Tenant};
 pub use limits::{ByteSize, CpuCount, Limits, ParseError, Span};
 pub use policy::{
@@ -48,5 +50,5 @@ pub use provider::{
 };
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{NetShare, Share, TenantLimits};
-pub use token::{Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord};
+pub use token::{Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord, TokenState};
 pub use wall::Wall;

@@ -16,8 +16,9 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Capability, Ending, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo, ExecRequest,
-    ExecResult, FilePath, Network, Position, PtySize, Result, SandboxId, SandboxSpec, UserName, WatchEvent,
+    CallTotals, Capabilities, Capability, Ending, Entry, Error, ErrorCode, ExecEvent, ExecId, ExecInfo,
+    ExecRequest, ExecResult, FilePath, Gateway, Network, Position, PtySize, Result, SandboxId, SandboxSpec,
+    UserName, WatchEvent,
 };
 
 /// Bytes that arrive piece by piece; an error ends them.
@@ -128,6 +129,11 @@ pub trait Sandbox: Send + Sync {
 
     /// What it may reach and has reached ([`Capability::Network`]).
     fn network(&self) -> Result<&dyn Network> {
+        Err(Error::unsupported(self.provider(), Capability::Network))
+    }
+
+    /// What it may ask of the gateway, and has asked ([`Capability::Network`]).
+    fn gateway(&self) -> Result<&dyn Gateway> {
         Err(Error::unsupported(self.provider(), Capability::Network))
     }
 }
@@ -294,6 +300,9 @@ pub struct SandboxStats {
     pub egress_bytes: Option<u64>,
     /// Bytes that came in through it, likewise.
     pub ingress_bytes: Option<u64>,
+    /// What it had the gateway do so far, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<CallTotals>,
     /// Executions running now.
     pub executions: u32,
 }

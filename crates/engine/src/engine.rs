@@ -9,11 +9,12 @@ use belljar_core::{
     Capability, Error, ErrorCode, Owner, Provider, Result, Sandbox, SandboxId, SandboxState, SandboxStats,
     TenantLimits,
 };
+use futures_util::{StreamExt, stream};
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Admission, Capacity, Overloaded, Permit};
 use crate::clock::now_ms;
-use crate::event::{Event, Happening};
+use crate::event::{Event, Happening, token_issued};
 use crate::failpoint;
 use crate::live::Live;
 use crate::meter::Meter;
@@ -26,6 +27,12 @@ const LAST_NEWS: Duration = Duration::from_secs(10);
 
 /// How long a caller waits for something to be written down that does not concern them.
 const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// How long it is between two renewals of tokens; much shorter than the time for which they are renewed.
+const BETWEEN_RENEWALS: Duration = Duration::from_secs(60);
+
+/// How many sandboxes' tokens are renewed side by side.
+const RENEWED_AT_ONCE: usize = 16;
 
 /// What an engine is told when it starts.
 #[derive(Clone, Debug)]
@@ -103,6 +110,7 @@ impl Engine {
         });
         shared.recover().await?;
         tokio::spawn(rounds(Arc::downgrade(&shared)));
+        tokio::spawn(renewals(Arc::downgrade(&shared)));
         Ok(Self { shared })
     }
 
@@ -360,11 +368,20 @@ impl Shared {
         failpoint::pass("create.admitted");
         let mut spec = session.request.spec.clone();
         spec.id = Some(id.clone());
+        if let Some(grant) = &mut spec.grant {
+            grant.renewed = true;
+        }
         spec.owner = Some(Owner { tenant: session.request.tenant.clone(), session: id.clone() });
         match self.provider.create(spec).await {
             Ok(sandbox) => {
                 failpoint::pass("create.made");
-                self.record(&id, &[Happening::Created]).await?;
+                let mut happened = vec![Happening::Created];
+                if session.request.spec.grant.is_some()
+                    && let Ok(gateway) = sandbox.gateway()
+                {
+                    happened.extend(gateway.tokens().await.unwrap_or_default().iter().map(token_issued));
+                }
+                self.record(&id, &happened).await?;
                 failpoint::pass("create.recorded");
                 self.keep(&session, sandbox, permit, 0, 0);
                 self.store.session(&id).await?.ok_or_else(|| unknown(&id))
@@ -535,6 +552,19 @@ impl Shared {
         Ok(gone.len())
     }
 
+    /// Puts off the end of tokens, of all sessions that live.
+    async fn renew_tokens(&self) {
+        let all: Vec<Arc<Live>> = self.live().values().cloned().collect();
+        let renew = |live: Arc<Live>| async move {
+            // Where there is no gateway there are no tokens.
+            let Ok(gateway) = live.sandbox.gateway() else { return };
+            if let Err(error) = gateway.renew().await {
+                tracing::warn!(session = %live.id, %error, "cannot renew its tokens");
+            }
+        };
+        stream::iter(all).for_each_concurrent(RENEWED_AT_ONCE, renew).await;
+    }
+
     async fn look_for_idle(self: &Arc<Self>) {
         let idle: Vec<Arc<Live>> = self.live().values().filter(|live| live.is_idle()).cloned().collect();
         for live in idle {
@@ -577,6 +607,16 @@ async fn rounds(shared: std::sync::Weak<Shared>) {
         let pause = engine.config.rounds;
         drop(engine);
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Renews tokens at once, and again and again, for as long as there is an engine. Once there is none they end by themselves.
+async fn renewals(shared: std::sync::Weak<Shared>) {
+    loop {
+        let Some(engine) = shared.upgrade() else { return };
+        engine.renew_tokens().await;
+        drop(engine);
+        tokio::time::sleep(BETWEEN_RENEWALS).await;
     }
 }
 

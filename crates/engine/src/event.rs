@@ -1,6 +1,8 @@
 //! What happened, in order. The log of a session is the one source for its logs, trace, cost and replay.
 
-use belljar_core::{Error, ExecId, ExecRequest, NetworkPolicy, SandboxId, Termination};
+use belljar_core::{
+    Error, ExecId, ExecRequest, NetworkPolicy, OperationName, SandboxId, Termination, TokenRecord,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::Meter;
@@ -61,6 +63,27 @@ pub enum Happening {
     NetworkKept {
         /// Why.
         error: Error,
+    },
+    /// It was given a token for operations of the gateway.
+    TokenIssued {
+        /// The token's id; the token itself is nowhere.
+        token: String,
+        /// What it is good for.
+        operations: Vec<OperationName>,
+        /// In whose hands it is meant to be.
+        agent: Option<String>,
+    },
+    /// A token lives for longer, or shorter.
+    TokenExtended {
+        /// The token's id.
+        token: String,
+        /// This long from now, in milliseconds.
+        life_ms: u64,
+    },
+    /// A token was taken back.
+    TokenRevoked {
+        /// The token's id.
+        token: String,
     },
     /// An execution was accepted; nothing has been started yet.
     ExecAccepted {
@@ -139,6 +162,15 @@ pub enum Happening {
     },
 }
 
+/// Of a token that was issued.
+pub(crate) fn token_issued(record: &TokenRecord) -> Happening {
+    Happening::TokenIssued {
+        token: record.id.clone(),
+        operations: record.grant.operations.clone(),
+        agent: record.grant.agent.clone(),
+    }
+}
+
 /// In which direction files go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -162,6 +194,9 @@ impl Happening {
             Self::Extended { .. } => "extended",
             Self::NetworkSet { .. } => "network_set",
             Self::NetworkKept { .. } => "network_kept",
+            Self::TokenIssued { .. } => "token_issued",
+            Self::TokenExtended { .. } => "token_extended",
+            Self::TokenRevoked { .. } => "token_revoked",
             Self::ExecAccepted { .. } => "exec_accepted",
             Self::ExecStarted { .. } => "exec_started",
             Self::ExecFinished { .. } => "exec_finished",

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteStream, Capabilities, Control, Ending, Entry, ErrorCode, ExecEvent, ExecHandle, ExecId, ExecInfo,
-    ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Network, NetworkPolicy, Position, Provider,
-    ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats,
-    Stdin, UserName, WatchEvent,
+    ByteStream, Call, Capabilities, Control, Ending, Entry, ErrorCode, ExecEvent, ExecHandle, ExecId,
+    ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Gateway, Grant, Issued, Network,
+    NetworkPolicy, Position, Provider, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo,
+    SandboxSpec, SandboxState, SandboxStats, Stdin, TokenRecord, UserName, WatchEvent,
 };
 use futures_util::stream::BoxStream;
 
-use crate::engine::Engine;
-use crate::event::{Happening, TransferKind};
+use crate::engine::{Engine, joined};
+use crate::event::{Happening, TransferKind, token_issued};
 use crate::live::{Live, hide_key};
 use crate::session::SessionRequest;
 
@@ -143,6 +143,10 @@ impl Sandbox for Face {
 
     fn network(&self) -> Result<&dyn Network> {
         self.sandbox.network().map(|_| self as &dyn Network)
+    }
+
+    fn gateway(&self) -> Result<&dyn Gateway> {
+        self.sandbox.gateway().map(|_| self as &dyn Gateway)
     }
 }
 
@@ -279,5 +283,54 @@ impl Network for Face {
 
     async fn flows(&self, after: u64, follow: bool) -> Result<FlowStream> {
         self.sandbox.network()?.flows(after, follow).await
+    }
+}
+
+#[async_trait]
+impl Gateway for Face {
+    async fn issue(&self, grant: Grant) -> Result<Issued> {
+        let (live, engine, sandbox) = (self.live()?, self.engine.clone(), self.sandbox.clone());
+        // Whoever asked may go away: a token is not left that is neither in the log nor revoked.
+        joined(tokio::spawn(async move {
+            let _busy = live.busy();
+            let gateway = sandbox.gateway()?;
+            let issued = gateway.issue(Grant { renewed: true, ..grant }).await?;
+            // Nobody has it before the log tells of it.
+            if let Err(error) = engine.shared.intend(&live.id, token_issued(&issued.record)).await {
+                gateway.revoke(&issued.record.id).await?;
+                return Err(error);
+            }
+            Ok(issued)
+        }))
+        .await
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRecord>> {
+        self.sandbox.gateway()?.tokens().await
+    }
+
+    async fn revoke(&self, id: &str) -> Result<TokenRecord> {
+        let live = self.live()?;
+        let record = self.sandbox.gateway()?.revoke(id).await?;
+        self.engine.shared.record(&live.id, &[Happening::TokenRevoked { token: record.id.clone() }]).await?;
+        Ok(record)
+    }
+
+    async fn extend(&self, id: &str, life: Duration) -> Result<TokenRecord> {
+        let live = self.live()?;
+        let record = self.sandbox.gateway()?.extend(id, life).await?;
+        let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
+        let what = Happening::TokenExtended { token: record.id.clone(), life_ms };
+        self.engine.shared.record(&live.id, &[what]).await?;
+        Ok(record)
+    }
+
+    async fn renew(&self) -> Result<()> {
+        self.live()?;
+        self.sandbox.gateway()?.renew().await
+    }
+
+    async fn calls(&self, after: u64) -> Result<Vec<Call>> {
+        self.sandbox.gateway()?.calls(after).await
     }
 }

@@ -13,6 +13,7 @@ mod live;
 pub mod meter;
 pub mod price;
 mod recovery;
+mod redact;
 pub mod service;
 pub mod session;
 pub mod store;

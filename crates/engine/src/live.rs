@@ -17,6 +17,7 @@ use crate::engine::{Shared, gone, joined};
 use crate::event::{Happening, TransferKind};
 use crate::failpoint;
 use crate::meter::{Amount, Meter};
+use crate::redact::without_tokens;
 use crate::session::{OnIdle, Session, SessionState};
 
 /// What is held in memory of a session.
@@ -239,7 +240,8 @@ impl Shared {
         }
         let busy = live.busy();
         let exec = live.execs.fetch_add(1, Ordering::SeqCst) + 1;
-        self.intend(&live.id, Happening::ExecAccepted { exec, request: Box::new(request.clone()) }).await?;
+        let told = Box::new(without_tokens(&request));
+        self.intend(&live.id, Happening::ExecAccepted { exec, request: told }).await?;
         failpoint::pass("exec.accepted");
         let key = key_of(exec, &request);
         request.key = Some(key.clone());

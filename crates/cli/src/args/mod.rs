@@ -6,6 +6,7 @@ mod network;
 mod place;
 mod sandbox;
 mod sessions;
+mod token;
 mod transfers;
 mod typed;
 
@@ -19,6 +20,9 @@ pub(crate) use command::{CommandOptions, CreatePlan, Plan};
 pub(crate) use network::{NetworkOptions, read_file};
 pub(crate) use place::Place;
 pub(crate) use sandbox::SandboxOptions;
+pub(crate) use token::{
+    CallsArgs, TokenArgs, TokenCreateArgs, TokenExtendArgs, TokenLsArgs, TokenRevokeArgs, TokenVerb,
+};
 pub(crate) use transfers::{Fetch, Source, Upload, unreadable, unwritable};
 pub(crate) use typed::{
     AttachArgs, BackupArgs, Cli, CompletionsArgs, CpArgs, CreateArgs, EgressArgs, EngineArgs, EventsArgs,

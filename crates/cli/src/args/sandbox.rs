@@ -5,11 +5,11 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use belljar_core::{
-    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, OperationName, ProviderName, Result, SandboxSpec,
-    Span,
+    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, ProviderName, Result, SandboxSpec, Span,
 };
 use clap::Args;
 
+use super::token::{BudgetWords, grant};
 use super::{NetworkOptions, in_option, pairs, wrong};
 
 /// The templates of this version.
@@ -47,9 +47,42 @@ pub(crate) struct SandboxOptions {
     /// Let it call this operation of the gateway, by a token in its environment; the key stays outside; may be repeated
     #[arg(long, value_name = "OPERATION", help_heading = "Network")]
     pub(crate) grant: Vec<String>,
-    /// How long that token is good, such as 30s, 10m or 1h [default: 5m]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Network")]
+    /// How long that token is good, such as 30s, 10m or 1h [default: 5m; with an engine, as long as the sandbox lives]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        requires = "grant",
+        help_heading = "Network"
+    )]
     pub(crate) token_ttl: Option<String>,
+    /// The most calls that can be made with that token
+    #[arg(
+        long,
+        value_name = "COUNT",
+        allow_hyphen_values = true,
+        requires = "grant",
+        help_heading = "Network"
+    )]
+    pub(crate) budget_requests: Option<String>,
+    /// The most tokens of models that can be used with it
+    #[arg(
+        long,
+        value_name = "COUNT",
+        allow_hyphen_values = true,
+        requires = "grant",
+        help_heading = "Network"
+    )]
+    pub(crate) budget_tokens: Option<String>,
+    /// The most money that can be spent with it
+    #[arg(
+        long,
+        value_name = "AMOUNT",
+        allow_hyphen_values = true,
+        requires = "grant",
+        help_heading = "Network"
+    )]
+    pub(crate) budget_dollars: Option<String>,
 }
 
 /// Reads the value of an option if it was given.
@@ -94,14 +127,13 @@ impl SandboxOptions {
         if self.grant.is_empty() {
             return Ok(None);
         }
-        let names = self.grant.iter().map(|name| name.parse::<OperationName>());
-        let names = names.collect::<Result<Vec<_>>>().map_err(|error| in_option("--grant", error))?;
-        let mut grant = Grant::of(names);
-        if let Some(life) = value::<Span>("--token-ttl", self.token_ttl.as_deref())? {
-            grant.life = life.0;
-        }
-        grant.check().map_err(|error| in_option("--grant", error))?;
-        Ok(Some(grant))
+        let budget = BudgetWords {
+            requests: ("--budget-requests", self.budget_requests.as_deref()),
+            tokens: ("--budget-tokens", self.budget_tokens.as_deref()),
+            dollars: ("--budget-dollars", self.budget_dollars.as_deref()),
+        };
+        let life = ("--token-ttl", self.token_ttl.as_deref());
+        grant(&self.grant, life, budget.read()?, None).map(Some)
     }
 
     fn limits(&self) -> Result<Limits> {

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use belljar_core::{Error, ErrorCode, NetworkPolicy, Result, SandboxId};
 
-use super::{CommandOptions, NetworkOptions, SandboxOptions, in_option};
+use super::{CallsArgs, CommandOptions, NetworkOptions, SandboxOptions, TokenArgs, in_option};
 
 /// Run untrusted code behind real walls.
 ///
@@ -84,6 +84,8 @@ pub(crate) enum Verb {
     Egress(EgressArgs),
     Policy(PolicyArgs),
     Gateway(GatewayArgs),
+    Token(TokenArgs),
+    Calls(CallsArgs),
     Engine(EngineArgs),
     Sessions(SessionsArgs),
     Events(EventsArgs),
@@ -121,6 +123,7 @@ Examples:
   belljar run --allow pypi -- pip install requests
   belljar run --allow 'GET http://api.example.org/v1/*' --allow db.example.org:5432 -- ./job
   belljar run --net open --deny '*.example.net' -- curl https://example.org
+  belljar run --grant llm:chat --budget-dollars 0.50 -- claude --print 'What is here?'
   tar c src | belljar run -- sh -c 'tar x && make -C src test'
 
 Exit status:
@@ -132,7 +135,7 @@ JSON:
   one object with exit_code, termination (exited, signaled, timed_out, out_of_memory,
   too_many_locks, killed or lost), signal, stdout, stderr, truncated, duration_ms, start_ms, usage {cpu_ms,
   peak_memory_bytes, read_bytes, write_bytes, processes}, denied (what it wanted of the network and did not
-  get), sandbox_id; docs/cli.md has them all."
+  get), gateway (what it had the gateway do, if anything), sandbox_id; docs/cli.md has them all."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]

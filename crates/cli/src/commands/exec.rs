@@ -8,7 +8,7 @@ use belljar_core::{
 };
 use tracing::Instrument;
 
-use super::Context;
+use super::{Context, calls};
 use crate::args::ExecArgs;
 use crate::follow::{self, Wishes};
 use crate::interrupt::Interrupts;
@@ -104,7 +104,8 @@ async fn in_foreground(
         }
     };
     if printer.json {
-        let object = json::line(&Execution::new(&result, Duration::ZERO, sandbox.id()))?;
+        let totals = calls::totals(sandbox, Some(result.exec)).await;
+        let object = json::line(&Execution::new(&result, Duration::ZERO, sandbox.id()).with_gateway(totals))?;
         outlet.write(Stream::Stdout, object.as_bytes()).await?;
     }
     follow::explain(&result, timeout, None, printer);

@@ -1,6 +1,7 @@
 //! One file per command. Each takes its checked arguments, does its work and answers with a status.
 
 mod attach;
+mod calls;
 mod completions;
 mod cp;
 mod create;
@@ -19,13 +20,14 @@ mod rm;
 mod run;
 mod sessions;
 mod stats;
+mod token;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, Verb};
+use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, TokenVerb, Verb};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -75,6 +77,13 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Gateway(args) => match args.command {
             GatewayVerb::Check => gateway::check(&context),
         },
+        Verb::Token(args) => match args.command {
+            TokenVerb::Create(args) => token::create(&context, args).await,
+            TokenVerb::Ls(args) => token::ls(&context, args).await,
+            TokenVerb::Revoke(args) => token::revoke(&context, args).await,
+            TokenVerb::Extend(args) => token::extend(&context, args).await,
+        },
+        Verb::Calls(args) => calls::calls(&context, args).await,
         Verb::Engine(args) => engine::engine(&context, args).await,
         Verb::Sessions(args) => sessions::sessions(&context, args).await,
         Verb::Events(args) => engine::events(&context, args).await,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use belljar_core::{Capability, Command, Error, ErrorCode, Provider, Sandbox, Stream};
 use tracing::Instrument;
 
-use super::Context;
+use super::{Context, calls};
 use crate::args::{Plan, RunArgs};
 use crate::follow::{self, Wishes};
 use crate::interrupt::Interrupts;
@@ -73,7 +73,8 @@ async fn work(
         }
     }
     if printer.json {
-        let object = json::line(&Execution::new(&result, launch, sandbox.id()))?;
+        let totals = if plan.spec.grant.is_some() { calls::totals(sandbox, None).await } else { None };
+        let object = json::line(&Execution::new(&result, launch, sandbox.id()).with_gateway(totals))?;
         outlet.write(Stream::Stdout, object.as_bytes()).await?;
     }
     follow::explain(&result, timeout, Some(plan.spec.limits.memory.to_string()), printer);

@@ -1,6 +1,7 @@
 //! `belljar stats`: what sandboxes use now.
 
 use belljar_core::{SandboxId, SandboxStats};
+use belljar_network::gateway::budget::dollars;
 
 use super::Context;
 use crate::args::StatsArgs;
@@ -36,15 +37,21 @@ pub(crate) async fn stats(context: &Context, args: StatsArgs) -> Result<Status, 
             .collect();
         context.printer.object(&serde_json::json!({ "sandboxes": objects }))?;
     } else {
-        let rows: Vec<_> = all.iter().map(|(id, stats)| row(id, stats)).collect();
-        let heading = ["ID", "CPU MS", "MEMORY", "PEAK", "PROCESSES", "DISK", "OOM KILLS", "EXECUTIONS"];
+        // Most sandboxes have nothing to do with the gateway.
+        let calls = all.iter().any(|(_, stats)| stats.gateway.is_some());
+        let rows: Vec<_> = all.iter().map(|(id, stats)| row(id, stats, calls)).collect();
+        let mut heading =
+            vec!["ID", "CPU MS", "MEMORY", "PEAK", "PROCESSES", "DISK", "OOM KILLS", "EXECUTIONS"];
+        if calls {
+            heading.extend(["CALLS", "REFUSED", "TOKENS", "COST"]);
+        }
         context.printer.out(&table(&heading, &rows))?;
     }
     Ok(Status::SUCCESS)
 }
 
-fn row(id: &SandboxId, stats: &SandboxStats) -> Vec<String> {
-    vec![
+fn row(id: &SandboxId, stats: &SandboxStats, calls: bool) -> Vec<String> {
+    let mut row = vec![
         id.to_string(),
         count(stats.cpu_us.map(|us| us / 1000)),
         size(stats.memory_bytes),
@@ -53,5 +60,17 @@ fn row(id: &SandboxId, stats: &SandboxStats) -> Vec<String> {
         size(stats.disk_bytes),
         count(stats.oom_kills),
         stats.executions.to_string(),
-    ]
+    ];
+    if calls {
+        let totals = stats.gateway.unwrap_or_default();
+        // What is not known is more than what is told.
+        let more = if totals.unknown > 0 { "+" } else { "" };
+        row.extend([
+            totals.calls.to_string(),
+            totals.refused.to_string(),
+            format!("{}{more}", totals.tokens.total()),
+            format!("${}{more}", dollars(totals.nano_dollars)),
+        ]);
+    }
+    row
 }

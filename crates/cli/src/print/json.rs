@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use belljar_core::{Denial, Error, ExecResult, Output, SandboxId, SandboxStats, Usage};
+use belljar_core::{CallTotals, Denial, Error, ExecResult, Output, SandboxId, SandboxStats, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,6 +29,8 @@ pub(crate) struct Execution<'a> {
     usage: Figures,
     oom_kills: Option<u64>,
     denied: &'a [Denial],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<Value>,
     sandbox_id: &'a SandboxId,
 }
 
@@ -51,6 +53,13 @@ impl From<Usage> for Figures {
     }
 }
 
+/// What calls came to, with their cost in dollars as well.
+pub(crate) fn gateway(totals: &CallTotals) -> Value {
+    let mut object = serde_json::json!(totals);
+    object["dollars"] = (totals.nano_dollars as f64 / 1e9).into();
+    object
+}
+
 /// What a sandbox uses, with processor time in milliseconds.
 pub(crate) fn stats(stats: &SandboxStats) -> Value {
     let mut object = serde_json::json!(stats);
@@ -60,6 +69,9 @@ pub(crate) fn stats(stats: &SandboxStats) -> Value {
         {
             fields.remove(name);
             fields.insert(ms.into(), us.map(|us| us / 1000).into());
+        }
+        if let Some(totals) = &stats.gateway {
+            fields.insert("gateway".into(), gateway(totals));
         }
     }
     object
@@ -86,8 +98,14 @@ impl<'a> Execution<'a> {
             usage: Figures::from(result.usage),
             oom_kills: result.oom_kills,
             denied: &result.denied,
+            gateway: None,
             sandbox_id,
         }
+    }
+
+    /// The same with what it had the gateway do, if anything.
+    pub(crate) fn with_gateway(self, totals: Option<CallTotals>) -> Self {
+        Self { gateway: totals.as_ref().map(gateway), ..self }
     }
 }
 

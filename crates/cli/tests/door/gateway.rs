@@ -14,7 +14,7 @@ const KEY: &str = "sk-test-canary-5dd1a7c0e3";
 
 /// A request as an upstream got it.
 #[derive(Clone, Debug)]
-struct Got {
+pub struct Got {
     line: String,
     headers: Vec<(String, String)>,
     body: String,
@@ -31,13 +31,13 @@ impl Got {
 }
 
 /// A provider of the test's own, on the host's loopback, where only the host's programs are.
-struct Provider {
+pub struct Provider {
     port: u16,
     got: Arc<Mutex<Vec<Got>>>,
 }
 
 impl Provider {
-    fn start(reply: impl Fn(&Got, &mut TcpStream) + Send + Sync + 'static) -> Self {
+    pub fn start(reply: impl Fn(&Got, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let provider = Self { port: listener.local_addr().unwrap().port(), got: Arc::default() };
         let (got, reply) = (provider.got.clone(), Arc::new(reply));
@@ -50,7 +50,7 @@ impl Provider {
         provider
     }
 
-    fn got(&self) -> Vec<Got> {
+    pub fn got(&self) -> Vec<Got> {
         self.got.lock().unwrap().clone()
     }
 }
@@ -92,7 +92,7 @@ fn send(stream: &mut TcpStream, status: &str, body: &str) {
 }
 
 /// A message as Anthropic says it, with what it was asked with.
-fn message(got: &Got, stream: &mut TcpStream) {
+pub fn message(got: &Got, stream: &mut TcpStream) {
     let text = format!("you said {:?}", got.headers);
     let message = json!({
         "id": "msg_1", "type": "message", "role": "assistant", "model": got.json()["model"],
@@ -103,7 +103,7 @@ fn message(got: &Got, stream: &mut TcpStream) {
 }
 
 /// Sets the gateway up, with one operation `llm:chat` that leads to this provider, and this besides.
-fn set_up(world: &World, provider: &Provider, more: &str) {
+pub fn set_up(world: &World, provider: &Provider, more: &str) {
     std::fs::write(world.home.path().join("key"), format!("{KEY}\n")).unwrap();
     let text = format!(
         "[secrets]\nkey = {{ file = \"{}\" }}\n\
@@ -117,7 +117,7 @@ fn set_up(world: &World, provider: &Provider, more: &str) {
 }
 
 /// Asks for a message.
-const ASK: &str = "curl -sS --max-time 20 -H \"x-api-key: ${TOKEN:-$BELLJAR_TOKEN}\" -d \"${BODY:-{\\\"model\\\":\\\"small\\\"\\}}\" $ANTHROPIC_BASE_URL/v1/messages";
+pub const ASK: &str = "curl -sS --max-time 20 -H \"x-api-key: ${TOKEN:-$BELLJAR_TOKEN}\" -d \"${BODY:-{\\\"model\\\":\\\"small\\\"\\}}\" $ANTHROPIC_BASE_URL/v1/messages";
 
 /// What a sandbox had the gateway do.
 fn calls(world: &World, id: &str) -> Vec<Value> {

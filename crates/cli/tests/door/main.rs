@@ -17,4 +17,5 @@ mod memory;
 mod nothing_else;
 mod rootless;
 mod tenants;
+mod tokens;
 mod tools;

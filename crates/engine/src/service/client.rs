@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belljar_core::wire::{Frame, FrameKind, MAX_DATA, stream};
 use belljar_core::{
-    ByteStream, Capabilities, Capability, Control, Ending, Entry, Error, ErrorCode, ExecEvent, ExecHandle,
-    ExecId, ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Network, NetworkPolicy,
-    Position, Provider, ProviderName, PtySize, Result, Sandbox, SandboxId, SandboxInfo, SandboxSpec,
-    SandboxState, SandboxStats, Stdin, UserName, WatchEvent,
+    ByteStream, Call, Capabilities, Capability, Control, Ending, Entry, Error, ErrorCode, ExecEvent,
+    ExecHandle, ExecId, ExecInfo, ExecRequest, ExecResult, Execs, FilePath, Files, FlowStream, Gateway,
+    Grant, Issued, Network, NetworkPolicy, Position, Provider, ProviderName, PtySize, Result, Sandbox,
+    SandboxId, SandboxInfo, SandboxSpec, SandboxState, SandboxStats, Stdin, TokenRecord, UserName,
+    WatchEvent,
 };
 use belljar_providers::frames::{self, FrameReceiver, FrameSender};
 use bytes::Bytes;
@@ -422,6 +423,45 @@ impl Sandbox for Remote {
             false => Err(Error::unsupported(self.client.provider, Capability::Network)),
         }
     }
+
+    fn gateway(&self) -> Result<&dyn Gateway> {
+        match self.client.capabilities.has(Capability::Network) {
+            true => Ok(self),
+            false => Err(Error::unsupported(self.client.provider, Capability::Network)),
+        }
+    }
+}
+
+#[async_trait]
+impl Gateway for Remote {
+    async fn issue(&self, grant: Grant) -> Result<Issued> {
+        grant.check()?;
+        let what = Operation::IssueToken { grant: Box::new(grant) };
+        expect!(self.ask(what).await?, Answer::Issued(issued) => *issued)
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRecord>> {
+        list!(self.open(Operation::Tokens).await?, Tokens)
+    }
+
+    async fn revoke(&self, id: &str) -> Result<TokenRecord> {
+        let what = Operation::RevokeToken { token: id.to_owned() };
+        expect!(self.ask(what).await?, Answer::Token(record) => *record)
+    }
+
+    async fn extend(&self, id: &str, life: Duration) -> Result<TokenRecord> {
+        Grant::check_life(life)?;
+        let what = Operation::ExtendToken { token: id.to_owned(), life };
+        expect!(self.ask(what).await?, Answer::Token(record) => *record)
+    }
+
+    async fn renew(&self) -> Result<()> {
+        self.done(Operation::RenewTokens).await
+    }
+
+    async fn calls(&self, after: u64) -> Result<Vec<Call>> {
+        list!(self.open(Operation::Calls { after }).await?, Calls)
+    }
 }
 
 #[async_trait]
@@ -510,7 +550,7 @@ impl Control for Remote {
     }
 
     async fn stats(&self) -> Result<SandboxStats> {
-        expect!(self.ask(Operation::Stats).await?, Answer::Stats(stats) => stats)
+        expect!(self.ask(Operation::Stats).await?, Answer::Stats(stats) => *stats)
     }
 
     async fn extend(&self, ttl: Duration) -> Result<()> {

@@ -9,9 +9,9 @@ mod server;
 use std::time::Duration;
 
 use belljar_core::{
-    Capabilities, Denial, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Flow, NetworkPolicy,
-    Position, ProviderName, PtySize, SandboxId, SandboxInfo, SandboxState, SandboxStats, Stream, UserName,
-    WatchEvent,
+    Call, Capabilities, Denial, Ending, Entry, Error, ExecId, ExecInfo, ExecRequest, FilePath, Flow, Grant,
+    Issued, NetworkPolicy, Position, ProviderName, PtySize, SandboxId, SandboxInfo, SandboxState,
+    SandboxStats, Stream, TokenRecord, UserName, WatchEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,12 @@ enum Operation {
     NetworkPolicy,
     SetNetwork { policy: Box<NetworkPolicy> },
     Flows { after: u64, follow: bool },
+    IssueToken { grant: Box<Grant> },
+    Tokens,
+    RevokeToken { token: String },
+    ExtendToken { token: String, life: Duration },
+    RenewTokens,
+    Calls { after: u64 },
 }
 
 /// What an engine answers.
@@ -119,7 +125,7 @@ enum Answer {
     Sandboxes(Vec<SandboxInfo>),
     Exists(ProviderName),
     Info(Box<SandboxInfo>),
-    Stats(SandboxStats),
+    Stats(Box<SandboxStats>),
     State(SandboxState),
     /// Some executions; the last are followed by `Done`.
     Executions(Vec<ExecInfo>),
@@ -143,6 +149,13 @@ enum Answer {
     Policy(Box<NetworkPolicy>),
     /// Some of what went through the door; the last is followed by `Done`.
     Flows(Vec<Flow>),
+    /// A token, once.
+    Issued(Box<Issued>),
+    Token(Box<TokenRecord>),
+    /// Some tokens; the last are followed by `Done`.
+    Tokens(Vec<TokenRecord>),
+    /// Some calls; the last are followed by `Done`.
+    Calls(Vec<Call>),
     Done,
     Failed(Error),
 }

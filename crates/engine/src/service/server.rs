@@ -316,7 +316,7 @@ async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller
     Ok(match what {
         Operation::Exists => Answer::Exists(sandbox.provider()),
         Operation::Info => Answer::Info(Box::new(sandbox.control()?.info().await?)),
-        Operation::Stats => Answer::Stats(sandbox.control()?.stats().await?),
+        Operation::Stats => Answer::Stats(Box::new(sandbox.control()?.stats().await?)),
         Operation::Extend { ttl } => done(sandbox.control()?.extend(ttl).await)?,
         Operation::Pause => done(sandbox.control()?.pause().await)?,
         Operation::Resume => done(sandbox.control()?.resume().await)?,
@@ -390,6 +390,20 @@ async fn operate(sandbox: Arc<dyn Sandbox>, what: Operation, caller: &mut Caller
                     return Err(error.into());
                 }
             }
+        }
+        Operation::IssueToken { grant } => Answer::Issued(Box::new(sandbox.gateway()?.issue(*grant).await?)),
+        Operation::Tokens => {
+            caller.list(sandbox.gateway()?.tokens().await?, Answer::Tokens).await?;
+            Answer::Done
+        }
+        Operation::RevokeToken { token } => Answer::Token(Box::new(sandbox.gateway()?.revoke(&token).await?)),
+        Operation::ExtendToken { token, life } => {
+            Answer::Token(Box::new(sandbox.gateway()?.extend(&token, life).await?))
+        }
+        Operation::RenewTokens => done(sandbox.gateway()?.renew().await)?,
+        Operation::Calls { after } => {
+            caller.list(sandbox.gateway()?.calls(after).await?, Answer::Calls).await?;
+            Answer::Done
         }
         Operation::Watch { path, user } => {
             let mut changes = sandbox.files()?.watch(&path, user).await?;

@@ -126,6 +126,7 @@ impl Service {
             // The door knows.
             egress_bytes: None,
             ingress_bytes: None,
+            gateway: None,
             executions: u32::try_from(running).unwrap_or(u32::MAX),
         }
     }

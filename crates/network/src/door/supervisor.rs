@@ -148,6 +148,8 @@ struct Kept {
     log: FlowLog,
     /// Its tokens and calls, if it has any.
     customer: Option<Customer>,
+    /// Held while the gateway is told of its tokens, so that what was read first is not told last.
+    introducing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A sandbox as the gateway's customer.
@@ -400,6 +402,9 @@ impl Supervisor {
 
     /// Has the gateway know a sandbox's tokens as they are now, if it has any.
     async fn introduce(&self, sandbox: &SandboxId) -> Result<()> {
+        let introducing = self.state().kept.get(sandbox).map(|kept| kept.introducing.clone());
+        let Some(introducing) = introducing else { return Ok(()) };
+        let _introducing = introducing.lock().await;
         let directory = self.directory(sandbox);
         let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
         let order = {
@@ -463,6 +468,7 @@ impl Supervisor {
                 written: None,
                 log,
                 customer: Customer::find(&directory)?,
+                introducing: Arc::default(),
             };
             kept.write_moved(&directory);
             io::Result::Ok((kept, found))

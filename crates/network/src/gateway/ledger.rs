@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use belljar_core::{CALL_FILES, Call};
+use belljar_core::{CALL_FILES, Call, CallTotals};
 use serde::{Deserialize, Serialize};
 
 use super::budget::Spent;
@@ -16,6 +16,9 @@ pub(crate) struct Counted {
     seq: u64,
     /// What was spent with each token, by its id.
     spent: BTreeMap<String, Spent>,
+    /// What all came to.
+    #[serde(default)]
+    totals: CallTotals,
 }
 
 impl Counts for Counted {
@@ -23,6 +26,7 @@ impl Counts for Counted {
 
     fn count(&mut self, call: &Call) {
         self.seq = call.seq;
+        self.totals.add(call);
         if let Some(token) = &call.token {
             let spent = self.spent.entry(token.clone()).or_default();
             *spent = spent.and(Spent::of(call));

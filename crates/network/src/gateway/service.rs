@@ -127,10 +127,10 @@ impl Gateway {
             .filter_map(|(name, secret)| Some((name.as_str(), secret.as_ref().err()?.as_str())))
     }
 
-    /// Serves a sandbox from now on.
+    /// Serves a sandbox from now on. Of one that is served already only the tokens are taken: what calls that are being made have
+    /// set aside is known here alone.
     pub fn introduce(&self, sandbox: SandboxId, introduction: Introduction) {
         if locked(&self.clients).contains_key(&sandbox) {
-            // What it has done so far counts.
             return self.set_tokens(&sandbox, introduction.tokens);
         }
         let Introduction { tokens, spent } = introduction;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use belljar_core::{Grant, TokenRecord};
+use belljar_core::{Grant, TokenRecord, TokenState};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 
@@ -20,13 +20,13 @@ pub fn mint(grant: &Grant, now_ms: u64) -> io::Result<(String, TokenRecord)> {
     }
     let token = format!("{PREFIX}{}", hexadecimal(&random));
     let hash = hash(&token);
-    let life = u64::try_from(grant.life.as_millis()).unwrap_or(u64::MAX);
     let record = TokenRecord {
         id: format!("tk-{}", &hash[..12]),
         hash,
         grant: grant.clone(),
         issued_ms: now_ms,
-        expires_ms: now_ms.saturating_add(life),
+        expires_ms: TokenRecord::first_end(grant, now_ms),
+        revoked_ms: None,
     };
     Ok((token, record))
 }
@@ -47,7 +47,7 @@ pub enum Worthless {
     Missing,
     /// It is not one of this sandbox's.
     Unknown,
-    /// Its time is over.
+    /// Its time is over, or it was revoked.
     Expired,
 }
 
@@ -60,7 +60,7 @@ pub fn find<'a>(
     let token = token.ok_or(Worthless::Missing)?;
     let hash = hash(token);
     let record = records.iter().find(|record| record.hash == hash).ok_or(Worthless::Unknown)?;
-    if now_ms >= record.expires_ms { Err(Worthless::Expired) } else { Ok(record) }
+    if record.state(now_ms) == TokenState::Good { Ok(record) } else { Err(Worthless::Expired) }
 }
 
 #[cfg(test)]
@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_hash_until_it_ends() {
-        let grant = Grant { life: Duration::from_secs(5), ..Grant::of(vec!["llm:chat".parse().unwrap()]) };
+        let grant =
+            Grant { life: Some(Duration::from_secs(5)), ..Grant::of(vec!["llm:chat".parse().unwrap()]) };
         let (token, record) = mint(&grant, 1000).unwrap();
         let (other, _) = mint(&grant, 1000).unwrap();
         assert!(token.starts_with(PREFIX) && token.len() == 68 && token != other);
@@ -82,6 +83,8 @@ mod tests {
         assert_eq!(find(&records, Some(&token), 5999), Ok(&records[0]));
         assert_eq!(find(&records, Some(&token), 6000), Err(Worthless::Expired));
         assert_eq!(find(&records, None, 1000), Err(Worthless::Missing));
+        let revoked = records.map(|record| TokenRecord { revoked_ms: Some(1001), ..record });
+        assert_eq!(find(&revoked, Some(&token), 1002), Err(Worthless::Expired));
     }
 
     /// What people try with tokens: none of it is one.

@@ -2,10 +2,12 @@
 //! crates: it starts a launcher for each sandbox and then speaks with the sandbox's monitor.
 
 mod afterwards;
+mod calls;
 mod connection;
 mod egress;
 mod execs;
 mod files;
+mod gateway;
 mod network;
 mod nursery;
 pub(crate) mod programs;

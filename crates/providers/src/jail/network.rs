@@ -1,6 +1,7 @@
 //! What a jail may reach: the policy that its directory holds, and the door that judges by it.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use belljar_core::{
     SandboxId, TOKENS_FILE, TokenRecord,
 };
 use belljar_jail::control::Request;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::connection::{self, Way};
 use super::egress;
@@ -19,7 +21,9 @@ use super::template_of;
 use crate::home::problem;
 
 /// How long the end of an execution waits to hear what it was denied.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Held by whoever changes what the door reads of a sandbox.
+const LOCK_FILE: &str = "network.lock";
 
 /// The network of one sandbox, where there is a door.
 #[derive(Clone, Debug)]
@@ -59,31 +63,74 @@ impl JailNetwork {
 
     /// Writes the policy that is in force from the next time that the door looks.
     pub(super) async fn write(&self, policy: NetworkPolicy) -> Result<()> {
-        let text = serde_json::to_vec(&policy).unwrap_or_default();
+        self.change(move |files| files.write_policy(&policy)).await
+    }
+
+    /// Writes what is kept of tokens that are good from the next time that the door looks.
+    pub(super) async fn write_tokens(&self, tokens: Vec<TokenRecord>) -> Result<()> {
+        self.change(move |files| files.write_tokens(&tokens)).await
+    }
+
+    /// Changes what the door reads, one after the other with everybody else who does.
+    pub(super) async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Files) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let directory = self.way.state_dir.clone();
+        blocking(move || {
+            let path = directory.join(LOCK_FILE);
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
+                .and_then(|lock| flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
+                .map_err(|error| match error {
+                    rustix::io::Errno::NOENT => connection::gone(),
+                    error => problem(&path, &error.into()),
+                })?;
+            let done = work(&Files { directory });
+            drop(lock);
+            done
+        })
+        .await
+    }
+}
+
+/// What the door reads of a sandbox, while nobody else changes it.
+pub(super) struct Files {
+    pub(super) directory: PathBuf,
+}
+
+impl Files {
+    /// Writes the policy that is in force from the next time that the door looks.
+    pub(super) fn write_policy(&self, policy: &NetworkPolicy) -> Result<()> {
+        let text = serde_json::to_vec(policy).unwrap_or_default();
         if text.len() as u64 > MAX_RECORD {
             let wrong = format!("the network policy has {} bytes; the most is {MAX_RECORD}", text.len());
             return Err(Error::new(ErrorCode::InvalidArgument, wrong)
                 .hint("name hosts together, as in `*.example.org` or `192.0.2.0/24:443`"));
         }
-        self.write_file(POLICY_FILE, text).await
+        self.write(POLICY_FILE, &text)
     }
 
-    /// Writes what is kept of tokens that are good from the next time that the door looks.
-    pub(super) async fn write_tokens(&self, tokens: Vec<TokenRecord>) -> Result<()> {
-        self.write_file(TOKENS_FILE, serde_json::to_vec(&tokens).unwrap_or_default()).await
+    /// Writes what is kept of tokens that are good from then on.
+    pub(super) fn write_tokens(&self, tokens: &[TokenRecord]) -> Result<()> {
+        let text = serde_json::to_vec(tokens).unwrap_or_default();
+        if text.len() as u64 > MAX_RECORD {
+            return Err(Error::new(
+                ErrorCode::ResourceExhausted,
+                "the sandbox's tokens are for too many operations to be kept",
+            )
+            .hint("revoke tokens with `belljar token revoke`, or grant fewer operations to each"));
+        }
+        self.write(TOKENS_FILE, &text)
     }
 
     /// Writes a file for its owner alone, which is seen whole or not at all.
-    async fn write_file(&self, name: &'static str, text: Vec<u8>) -> Result<()> {
-        let directory = self.way.state_dir.clone();
-        blocking(move || {
-            let written = tempfile::NamedTempFile::new_in(&directory).and_then(|mut file| {
-                file.write_all(&text)?;
-                file.persist(directory.join(name)).map_err(|error| error.error)
-            });
-            written.map(drop).map_err(|error| problem(&directory.join(name), &error))
-        })
-        .await
+    fn write(&self, name: &str, text: &[u8]) -> Result<()> {
+        let written = tempfile::NamedTempFile::new_in(&self.directory).and_then(|mut file| {
+            file.write_all(text)?;
+            file.persist(self.directory.join(name)).map_err(|error| error.error)
+        });
+        written.map(drop).map_err(|error| problem(&self.directory.join(name), &error))
     }
 }
 
@@ -116,8 +163,12 @@ impl Network for JailNetwork {
         self.way.ask(Request::Status).await?;
         let lease = Lease::read(&self.way.state_dir).ok_or_else(connection::gone)?;
         let template = template_of(&lease.spec, &self.templates).await?;
-        let policy = if lease.spec.grant.is_some() { policy.with_gateway() } else { policy };
-        self.write(template.expand(&policy)?).await?;
+        let policy = template.expand(&policy)?;
+        self.change(move |files| {
+            let has_tokens = lease.spec.grant.is_some() || files.directory.join(TOKENS_FILE).exists();
+            files.write_policy(&if has_tokens { policy.with_gateway() } else { policy })
+        })
+        .await?;
         self.see_to().await
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use belljar_core::{
     ByteStream, Capability, Control, Error, ErrorCode, ExecRequest, ExecResult, Execs, FilePath, Files,
-    Network, ProviderName, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats, UserName,
+    Gateway, Network, ProviderName, Result, Sandbox, SandboxId, SandboxInfo, SandboxState, SandboxStats,
+    UserName,
 };
 use belljar_jail::control::{Answer, Ended, Request};
 use belljar_jail::sweep;
@@ -17,6 +18,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 
+use super::calls;
 use super::connection::{self, Way};
 use super::egress;
 use super::execs::{self, JailExecs, unexpected};
@@ -149,6 +151,13 @@ impl Sandbox for Jailed {
             None => Err(Error::unsupported(ProviderName::Jail, Capability::Network)),
         }
     }
+
+    fn gateway(&self) -> Result<&dyn Gateway> {
+        match &self.network {
+            Some(network) => Ok(network),
+            None => Err(Error::unsupported(ProviderName::Jail, Capability::Network)),
+        }
+    }
 }
 
 /// Ends a sandbox and waits until its launcher has taken the walls down.
@@ -255,7 +264,7 @@ pub(super) async fn info(way: &Way) -> Result<SandboxInfo> {
         }
     } else {
         Ended { state, stats } = ended(state_dir);
-        stats = stats.map(|stats| egress::with_moved(stats, state_dir));
+        stats = stats.map(|stats| calls::with_totals(egress::with_moved(stats, state_dir), state_dir));
     }
     Ok(SandboxInfo {
         id: lease.id,
@@ -284,7 +293,11 @@ impl Control for JailControl {
 
     async fn stats(&self) -> Result<SandboxStats> {
         match self.way.ask(Request::Status).await? {
-            Answer::Status { stats, .. } => Ok(egress::with_moved(*stats, &self.way.state_dir)),
+            Answer::Status { stats, .. } => {
+                let state_dir = self.way.state_dir.clone();
+                blocking(move || Ok(calls::with_totals(egress::with_moved(*stats, &state_dir), &state_dir)))
+                    .await
+            }
             other => Err(unexpected(&other)),
         }
     }
