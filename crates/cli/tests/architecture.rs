@@ -70,11 +70,15 @@ fn unsafe_lives_with_the_walls() {
 }
 
 /// Where the wall clock is read, and why a jump of it does no harm there.
-const WALL_CLOCK: [(&str, &str); 6] = [
+const WALL_CLOCK: [(&str, &str); 7] = [
     ("crates/cli/src/commands/ls.rs", "the age in a listing"),
     ("crates/engine/src/clock.rs", "when things happened, and how long what is over is kept"),
     ("crates/network/src/door/clock.rs", "when flows began"),
     ("crates/providers/src/fake/sandbox.rs", "when it was made"),
+    (
+        "crates/providers/src/jail/gateway.rs",
+        "when tokens end, which is written down and outlives every process; no sandbox ends by it",
+    ),
     (
         "crates/providers/src/jail/record.rs",
         "when it was made, and how long the record of what has ended is kept",

@@ -1,12 +1,13 @@
 //! `belljar token`: what a sandbox may ask of the gateway, changed while it runs.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use belljar_core::{Budget, SandboxId, TokenRecord, TokenState};
 use belljar_network::gateway::budget::dollars;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::ls::now_ms;
 use crate::args::{TokenCreateArgs, TokenExtendArgs, TokenLsArgs, TokenRevokeArgs};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
@@ -67,11 +68,6 @@ fn tell(context: &Context, id: &SandboxId, record: &TokenRecord) -> Result<Statu
         context.printer.out(&format!("{}\n", record.id))?;
     }
     Ok(Status::SUCCESS)
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What is told of a token. Its hash is nobody's business.
