@@ -23,7 +23,7 @@ test-tools: install-tools
 	@scripts/install-tools test
 
 test: test-tools lint ## Run every test, as CI does
-	@cargo test --locked --workspace --no-fail-fast
+	@cargo test --locked --workspace --no-fail-fast --config "target.'cfg(unix)'.runner=['$(CURDIR)/scripts/test-within', '25']"
 	@$(MAKE) --no-print-directory fuzz-short
 
 test-hosts: test-tools ## Try the walls rootless, and on Linux 6.1 with cgroup v2 in a virtual machine
