@@ -52,7 +52,7 @@ fn judged(rule: Rule, name: HostName, target: &str) {
         let Ok(allowed) = decide::connect(&policy, &destination, port) else { continue };
         assert!(known && named);
         assert!(decide::address(&policy, &allowed, [127, 0, 0, 1].into()).is_err());
-        let request = Request { host: &destination, port, method: "GET", target };
+        let request = Request { host: &destination, port, method: "GET", target, tls: port == 443 };
         let requested = decide::request(&policy, &allowed, request);
         if let (Ok(_), false) = (&requested, rule.paths.is_empty()) {
             let plain = plain_path(target.split('?').next().unwrap())

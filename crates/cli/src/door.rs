@@ -94,6 +94,9 @@ fn employ(program: &Path, channel: OwnedFd) -> io::Result<tokio::process::Child>
     command.arg(WORKER).env_clear().stdin(Stdio::from(channel)).stdout(Stdio::null()).kill_on_drop(true);
     // Names are what they are: nothing is put behind them that the policy has not seen.
     command.env("LOCALDOMAIN", "");
+    // Where the system's certificates are, if not where they usually are.
+    let certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+    command.envs(certificates.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     #[cfg(feature = "ablation")]
     command.envs([belljar_core::wall::ablation::passed_on()]);
     match std::env::var_os("BELLJAR_LOG") {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId};
+use crate::{Authority, Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId};
 
 /// Something that went through the door, or was turned away there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,6 +172,12 @@ pub trait Door: fmt::Debug + Send + Sync {
     async fn issue(&self, grant: &Grant) -> Result<Issued> {
         let names: Vec<_> = grant.operations.iter().map(ToString::to_string).collect();
         Err(Error::new(ErrorCode::Unsupported, format!("there is no gateway here for {}", names.join(", "))))
+    }
+
+    /// Makes a certificate authority for this sandbox. Nothing is kept of it; the door reads it from the sandbox's directory
+    /// ([`AUTHORITY_FILE`](crate::AUTHORITY_FILE)).
+    fn authority(&self, sandbox: &SandboxId) -> Result<Authority> {
+        Err(Error::new(ErrorCode::Unsupported, format!("there is nobody here who opens TLS for `{sandbox}`")))
     }
 
     /// What an execution was denied so far. Everything that its processes could know of is among it.

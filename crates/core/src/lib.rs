@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod authority;
 mod call;
 mod capability;
 #[cfg(feature = "conformance")]
@@ -25,6 +26,7 @@ mod token;
 pub mod wall;
 pub mod wire;
 
+pub use authority::{AUTHORITY_FILE, Authority};
 pub use call::{CALL_FILES, Call, CallTotals, ModelUsage};
 pub use capability::{Capabilities, Capability};
 pub use egress::{

@@ -17,7 +17,7 @@ use rustix::mount::{
 
 use crate::disk::{self, DiskError};
 use crate::namespaces::check;
-use crate::plan::{Layer, Plan};
+use crate::plan::{Layer, OwnFile, Plan};
 
 /// The devices that a sandbox has, by the kernel's numbers.
 const DEVICES: [(&str, u32, u32); 6] =
@@ -179,18 +179,17 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 
 /// Where a layer goes in the staged tree.
 fn staged_target(target: &Path) -> Result<PathBuf, MountError> {
-    let mut staged = PathBuf::from("root");
+    placed(Path::new("root"), target).ok_or_else(|| MountError::Target(target.to_owned()))
+}
+
+/// Where an absolute path of plain components is below this directory.
+fn placed(directory: &Path, target: &Path) -> Option<PathBuf> {
     let mut components = target.components();
     if components.next() != Some(Component::RootDir) {
-        return Err(MountError::Target(target.to_owned()));
+        return None;
     }
-    for component in components {
-        match component {
-            Component::Normal(name) => staged.push(name),
-            _ => return Err(MountError::Target(target.to_owned())),
-        }
-    }
-    Ok(staged)
+    let plain = |component: Component<'_>| matches!(component, Component::Normal(_));
+    components.clone().all(plain).then(|| directory.join(components.as_path()))
 }
 
 /// Mounts one layer: read-only as it is, or under an upper directory on the sandbox's disk that `fill` may put
@@ -275,7 +274,26 @@ fn identity_files(plan: &Plan, upper: &Path, ownership: Ownership<'_>) -> io::Re
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
         ownership.give_to_root(&path)?;
     }
+    for file in &plan.files {
+        own_file(file, upper, ownership)?;
+    }
     Ok(())
+}
+
+/// Copies a file to where the sandbox has it, with the directories that lead there.
+fn own_file(file: &OwnFile, upper: &Path, ownership: Ownership<'_>) -> io::Result<()> {
+    let place = placed(upper, &file.target).ok_or(io::ErrorKind::InvalidInput)?;
+    let within = |path: &&Path| *path != upper && path.starts_with(upper);
+    let mut above: Vec<&Path> = place.ancestors().skip(1).take_while(within).collect();
+    while let Some(directory) = above.pop() {
+        if !directory.exists() {
+            make_dir(directory, 0o755)?;
+            ownership.give_to_root(directory)?;
+        }
+    }
+    fs::write(&place, fs::read(&file.source)?)?;
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o644))?;
+    ownership.give_to_root(&place)
 }
 
 /// A detached, read-only copy of the mount at `source`, in the sandbox's ids.

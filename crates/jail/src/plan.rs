@@ -23,6 +23,9 @@ pub struct Plan {
     pub layers: Vec<Layer>,
     /// Files of those that read as empty inside; absolute paths of plain components.
     pub covered: Vec<PathBuf>,
+    /// Files of its own, in place of those of the lower layer.
+    #[serde(default)]
+    pub files: Vec<OwnFile>,
     /// What it may use.
     pub limits: Limits,
     /// The variables of every execution.
@@ -52,6 +55,16 @@ pub struct Layer {
     pub target: PathBuf,
     /// Whether root inside may change its own copy of it; otherwise it is read-only.
     pub copy_on_write: bool,
+}
+
+/// A file that a sandbox has for itself, as a copy that everybody inside can read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnFile {
+    /// What is copied, on the host.
+    pub source: PathBuf,
+    /// Where it is inside; an absolute path of plain components.
+    pub target: PathBuf,
 }
 
 /// The launcher's one line of answer on standard output.

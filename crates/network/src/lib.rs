@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 mod channel;
 pub mod client_hello;
 pub mod dns;

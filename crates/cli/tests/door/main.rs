@@ -15,6 +15,7 @@ mod gateway;
 mod limits;
 mod memory;
 mod nothing_else;
+mod opened;
 mod rootless;
 mod tenants;
 mod tokens;

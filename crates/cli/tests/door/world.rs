@@ -339,33 +339,42 @@ impl Drop for Program {
     }
 }
 
-/// A server of TLS with a certificate for these names, which answers HTTP. The certificate's file comes along.
+/// A key and a certificate for these names, and the certificate of whoever vouches for it.
+pub struct Certified {
+    pub key: PathBuf,
+    pub certificate: PathBuf,
+    pub authority: PathBuf,
+}
+
+impl Certified {
+    /// Makes them, in files of these names.
+    pub fn make(world: &World, prefix: &str, names: &[&str]) -> Self {
+        let at = |name: &str| world.home.path().join(format!("{prefix}{name}"));
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let made = Self { key: at("key.pem"), certificate: at("certificate.pem"), authority: at("authority.pem") };
+        let (authority_key, request, extensions) = (at("authority.key"), at("request.pem"), at("extensions"));
+        let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+        std::fs::write(&extensions, format!("subjectAltName={}\nbasicConstraints=CA:FALSE\n", names.join(",")))
+            .unwrap();
+        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=test"];
+        let new = |words: &[&str], key_file: &Path, out: &Path| {
+            run("openssl", &[&["req"], words, &key, &["-keyout", &text(key_file), "-out", &text(out)]].concat());
+        };
+        new(&["-x509", "-days", "2"], &authority_key, &made.authority);
+        new(&[], &made.key, &request);
+        let [request, authority, authority_key, extensions, out] =
+            [&request, &made.authority, &authority_key, &extensions, &made.certificate].map(|path| text(path));
+        let by = ["-CA", &authority, "-CAkey", &authority_key, "-CAcreateserial", "-days", "2"];
+        let files = ["-in", &request, "-extfile", &extensions, "-out", &out];
+        run("openssl", &[&["x509", "-req"], &by[..], &files].concat());
+        made
+    }
+}
+
+/// A server of TLS with a certificate for these names, which answers HTTP. The file comes along with whom to believe.
 pub fn tls_server(world: &World, address: &str, names: &[&str]) -> (Program, PathBuf) {
-    let (key, certificate) = (world.home.path().join("key.pem"), world.home.path().join("certificate.pem"));
-    let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+    let Certified { key, certificate, authority } = Certified::make(world, "", names);
     let (key_path, certificate_path) = (key.to_str().unwrap(), certificate.to_str().unwrap());
-    run(
-        "openssl",
-        &[
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-addext",
-            &format!("subjectAltName={}", names.join(",")),
-            "-keyout",
-            key_path,
-            "-out",
-            certificate_path,
-        ],
-    );
     let script = "import ssl, sys, http.server
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
@@ -389,5 +398,5 @@ server.serve_forever()";
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "ready\n");
-    (Program(child), certificate)
+    (Program(child), authority)
 }

@@ -163,6 +163,16 @@ impl NetworkPolicy {
         }
     }
 
+    /// Whether a rule is about requests that may come over TLS, so that it must be opened to see them.
+    pub fn looks_inside_tls(&self) -> bool {
+        let beyond_plain = |ports: &[PortRange]| ports.iter().any(|range| *range != PortRange::one(80));
+        self.rules().is_some_and(|rules| {
+            let allowed = rules.allow.iter().map(|rule| (rule, rule.opened_ports()));
+            let mut all = allowed.chain(rules.deny.iter().map(|rule| (rule, rule.closed_ports())));
+            all.any(|(rule, ports)| rule.is_about_requests() && beyond_plain(ports))
+        })
+    }
+
     /// Refuses to grant a network where there is no door to watch it.
     pub fn check_without_door(&self, provider: ProviderName) -> Result<(), Error> {
         if *self == Self::None {

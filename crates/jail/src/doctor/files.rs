@@ -176,6 +176,7 @@ fn plan(memory: ByteSize, disk: u64) -> Result<Plan, String> {
         state_dir,
         root: "/".into(),
         layers: Vec::new(),
+        files: Vec::new(),
         covered: Vec::new(),
         limits,
         env: Default::default(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use belljar_core::{Denial, Door, Error, ErrorCode, ExecId, Grant, Issued, Result, SandboxId};
+use belljar_core::{Authority, Denial, Door, Error, ErrorCode, ExecId, Grant, Issued, Result, SandboxId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
@@ -173,6 +173,12 @@ impl Door for Client {
         let grant = grant.clone();
         let issued = tokio::task::spawn_blocking(move || gateway::issue::issue(&home, &grant)).await;
         issued.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, error.to_string())))
+    }
+
+    fn authority(&self, sandbox: &SandboxId) -> Result<Authority> {
+        crate::authority::create(sandbox).map_err(|error| {
+            Error::new(ErrorCode::Internal, format!("cannot make a certificate authority: {error}"))
+        })
     }
 
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Result<Vec<Denial>> {

@@ -1,7 +1,7 @@
 //! What is said: by callers to the door, by the supervisor to the worker, and back.
 
 use belljar_core::{
-    Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, SandboxId, Tenant,
+    Authority, Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, SandboxId, Tenant,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,8 @@ pub(super) struct Opening {
     pub(super) tenant: Option<TenantShare>,
     /// Whether marks tell executions apart on this host.
     pub(super) attributed: bool,
+    /// By what its TLS is opened, if it can be.
+    pub(super) authority: Option<Authority>,
     /// What it has moved so far.
     pub(super) moved: Moved,
     /// Names that were given addresses, with their places.

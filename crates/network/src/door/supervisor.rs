@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use belljar_core::wire::Frame;
 use belljar_core::{
-    Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
+    AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
     SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
 };
 use belljar_jail::control;
@@ -133,6 +133,8 @@ struct State {
 struct Kept {
     doorway: Doorway,
     policy: NetworkPolicy,
+    /// By what its TLS is opened, if it can be.
+    authority: Option<Authority>,
     /// Its tenant, if that has limits.
     tenant: Option<Tenant>,
     names: VecDeque<(u32, HostName)>,
@@ -205,6 +207,7 @@ impl State {
             policy: kept.policy.clone(),
             tenant: self.share(kept)?,
             attributed: kept.doorway.marks,
+            authority: kept.authority.clone(),
             moved: kept.moved,
             names: kept.names.iter().cloned().collect(),
             first_place: kept.first_place,
@@ -459,6 +462,7 @@ impl Supervisor {
             let mut kept = Kept {
                 doorway,
                 policy,
+                authority: find_authority(&directory)?,
                 tenant: None,
                 names,
                 first_place,
@@ -713,6 +717,13 @@ fn is_let_in(socket: &UnixStream) -> bool {
 fn read_policy(directory: &Path) -> io::Result<NetworkPolicy> {
     let policy = read(&directory.join(POLICY_FILE), MAX_POLICY)?;
     Ok(if Wall::DoorPolicy.stands() { policy } else { NetworkPolicy::Open(Default::default()) })
+}
+
+fn find_authority(directory: &Path) -> io::Result<Option<Authority>> {
+    match read(&directory.join(AUTHORITY_FILE), MAX_ASK) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 pub(super) fn read<T: DeserializeOwned>(path: &Path, most: u64) -> io::Result<T> {

@@ -7,6 +7,9 @@ use belljar_core::HostName;
 use super::{Bad, Framing, MAX_HEAD, MAX_HEADERS, is_token};
 use crate::policy::Destination;
 
+/// The port of requests that name none.
+const PLAIN_PORT: u16 = 80;
+
 /// The head of a request as it was understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -112,7 +115,7 @@ fn read_head(head: &[u8]) -> Result<Head, Bad> {
     }
     let framing = read_framing(&headers, version)?;
     let [host] = values(&headers, "host")[..] else { return Err(Bad::Hosts) };
-    let (host, port) = read_authority(host)?;
+    let (host, port) = read_authority(host, PLAIN_PORT)?;
     let target = read_target(&method, target, (&host, port))?;
     check_upgrade(&headers)?;
     let connection = tokens(&headers, "connection");
@@ -221,8 +224,8 @@ fn read_length(digits: &[u8]) -> Option<u64> {
     if plain { digits.parse().ok() } else { None }
 }
 
-/// Reads `host`, `host:port`, and the same with an address.
-fn read_authority(text: &[u8]) -> Result<(Destination, u16), Bad> {
+/// Reads `host`, `host:port`, and the same with an address; without a port it is the usual one.
+pub(crate) fn read_authority(text: &[u8], usual_port: u16) -> Result<(Destination, u16), Bad> {
     let text = std::str::from_utf8(text).map_err(|_| Bad::Host)?;
     let host_end = match text.strip_prefix('[') {
         Some(rest) => rest.find(']').ok_or(Bad::Host)? + 2,
@@ -231,7 +234,7 @@ fn read_authority(text: &[u8]) -> Result<(Destination, u16), Bad> {
     let (host, port) = text.split_at(host_end);
     let port = match port.strip_prefix(':') {
         Some(digits) => read_port(digits).ok_or(Bad::Host)?,
-        None if port.is_empty() => 80,
+        None if port.is_empty() => usual_port,
         None => return Err(Bad::Host),
     };
     let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -263,7 +266,7 @@ fn read_target(method: &str, target: &str, host: (&Destination, u16)) -> Result<
         target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://")).ok_or(Bad::Target)?;
     let rest = &target[scheme.len()..];
     let (authority, path) = rest.split_at(rest.find(['/', '?', '\\']).unwrap_or(rest.len()));
-    let (own, port) = read_authority(authority.as_bytes())?;
+    let (own, port) = read_authority(authority.as_bytes(), PLAIN_PORT)?;
     if (&own, port) != host {
         return Err(Bad::HostsDiffer);
     }
@@ -285,7 +288,7 @@ fn check_upgrade(headers: &[(String, Vec<u8>)]) -> Result<(), Bad> {
 }
 
 /// Headers by which some servers take another method or another target than the request's own.
-const OVERRIDES: [&str; 8] = [
+pub(crate) const OVERRIDES: [&str; 8] = [
     "x-original-url",
     "x-rewrite-url",
     "x-original-uri",
@@ -316,7 +319,7 @@ impl Head {
         };
         let Self { method, target, host, port, .. } = self;
         head.extend(format!("{method} {target} {version}\r\nHost: {host}").bytes());
-        if *port != 80 {
+        if *port != PLAIN_PORT {
             head.extend(format!(":{port}").bytes());
         }
         head.extend(b"\r\n");

@@ -8,6 +8,7 @@ mod body;
 mod head;
 
 pub use body::{BodyReader, LAST_CHUNK, Piece, write_chunk};
+pub(crate) use head::{OVERRIDES, read_authority};
 pub use head::{Head, HeadReader, Progress, Version};
 
 /// The longest head, in bytes.

@@ -3,7 +3,7 @@
 //!
 //! The door asks in this order: may a [`name`] be known; may a connection be made ([`connect`]); for each address that
 //! the name leads to, may it be dialled ([`address`]); and for what it can see inside, may the name in [`tls`] be asked
-//! for, and may each [`request`] be made. Where [`connect`] says [`Look::Http`], nothing is dialled before a request
+//! for, and may each [`request`] be made. Where [`connect`] says [`Look::Requests`], nothing is dialled before a request
 //! was allowed, and then for that request's [`Allowed`].
 
 use std::fmt;
@@ -55,11 +55,11 @@ pub struct Allowed {
 pub enum Look {
     /// They may be anything. What shows itself as TLS or plain HTTP is judged as such.
     Any,
-    /// They must be plain HTTP, and every request must be judged; what is not HTTP is refused.
-    Http,
+    /// They must be HTTP, plain or inside TLS that is opened, and every request must be judged; what is not HTTP is refused.
+    Requests,
 }
 
-/// A request of plain HTTP.
+/// A request of HTTP.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The host that it names.
@@ -70,11 +70,16 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// Its target as it was sent: a path, perhaps with a query.
     pub target: &'a str,
+    /// Whether it came over TLS.
+    pub tls: bool,
 }
 
-/// Ports on which clients speak TLS from the first byte, so that a rule about requests can be refused before it is
-/// tried.
-const TLS_PORTS: [u16; 1] = [443];
+impl Request<'_> {
+    /// As it is written.
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
 
 /// May this name be known: is there a port on which it may be connected to?
 pub fn name(policy: &NetworkPolicy, name: &HostName) -> Result<(), Denied> {
@@ -85,7 +90,6 @@ pub fn name(policy: &NetworkPolicy, name: &HostName) -> Result<(), Denied> {
     if let Some(rules) = policy.rules() {
         ports.extend(rules.allow.iter().flat_map(Rule::opened_ports).map(|range| range.first()));
         ports.extend(rules.deny.iter().flat_map(Rule::closed_ports).filter_map(|range| after(range.last())));
-        ports.extend(TLS_PORTS.iter().copied().filter_map(after));
     }
     ports.sort_unstable();
     ports.dedup();
@@ -113,15 +117,12 @@ pub fn connect(policy: &NetworkPolicy, destination: &Destination, port: u16) -> 
     let rules = case.rules(policy)?;
     // The gateway speaks nothing else.
     let is_gateway = matches!(destination, Destination::Name(name) if name.as_str() == GATEWAY_NAME);
-    let mut look = if is_gateway { Look::Http } else { Look::Any };
+    let mut look = if is_gateway { Look::Requests } else { Look::Any };
     for (index, rule) in rules.deny.iter().enumerate() {
         match case.denies(rule) {
             Denies::Nothing => {}
             Denies::Everything(reason) => return Err(case.denied_by(reason, index, rule)),
-            Denies::Requests if TLS_PORTS.contains(&port) => {
-                return Err(case.unseen(List::Deny, index, rule));
-            }
-            Denies::Requests => look = Look::Http,
+            Denies::Requests => look = Look::Requests,
         }
     }
     let allowed = case.allowed(policy, rules, look)?;
@@ -186,9 +187,6 @@ pub fn tls(policy: &NetworkPolicy, allowed: &Allowed, asked: Option<&HostName>) 
     let what = format!("TLS that asks for {name} on a connection to {destination} port {port}");
     let case = Case { destination, port: *port, what };
     let rules = case.rules(policy)?;
-    if allowed.look == Look::Http {
-        return Err(case.denied(Reason::Unseen, allowed.rule.clone(), UNSEEN.into()));
-    }
     match (destination, asked) {
         (Destination::Name(own), Some(asked)) if own == asked => Ok(()),
         (Destination::Name(_), _) => Err(case.denied(Reason::OtherName, None, SAME_NAME.into())),
@@ -210,8 +208,8 @@ pub fn tls(policy: &NetworkPolicy, allowed: &Allowed, asked: Option<&HostName>) 
 /// May this request be made on an allowed connection? The answer says by which rule: [`address`] must be asked again
 /// with it when the connection was not dialled for the same rule.
 pub fn request(policy: &NetworkPolicy, allowed: &Allowed, request: Request<'_>) -> Result<Allowed, Denied> {
-    let Request { host, port, method, target } = request;
-    let what = format!("{} http://{host}:{port}{}", shortened(method), shortened(target));
+    let (scheme, Request { host, port, method, target, .. }) = (request.scheme(), request);
+    let what = format!("{} {scheme}://{host}:{port}{}", shortened(method), shortened(target));
     let case = Case { destination: &allowed.destination, port: allowed.port, what };
     let rules = case.rules(policy)?;
     let same_host = match (&allowed.destination, host) {
@@ -255,7 +253,7 @@ pub fn request(policy: &NetworkPolicy, allowed: &Allowed, request: Request<'_>) 
     };
     let (reason, how_to_grant) = match plain_path {
         Some(path) => {
-            (Reason::RequestNotListed, how_to_allow(&format!("{method} http://{host}:{port}{path}")))
+            (Reason::RequestNotListed, how_to_allow(&format!("{method} {scheme}://{host}:{port}{path}")))
         }
         None => (
             Reason::AmbiguousPath,
@@ -265,8 +263,14 @@ pub fn request(policy: &NetworkPolicy, allowed: &Allowed, request: Request<'_>) 
     Err(case.denied(reason, Some(RuleRef::new(List::Allow, index, rule)), how_to_grant))
 }
 
-const UNSEEN: &str = "The sandbox's owner can grant the host with a rule without methods and paths; plain HTTP, where the server \
-                      offers it, can be judged request by request.";
+/// Why nobody looks into TLS that would have to be looked into.
+pub fn unseen(allowed: &Allowed) -> Denied {
+    let what = format!("TLS on a connection to {} port {}", allowed.destination, allowed.port);
+    Denied { what, reason: Reason::Unseen, rule: allowed.rule.clone(), how_to_grant: UNSEEN.into() }
+}
+
+const UNSEEN: &str = "The sandbox's owner can grant the host with a rule without methods and paths, or make a sandbox with this \
+                      rule from the start: its TLS is opened then.";
 const SAME_NAME: &str = "Ask for the host by the name under which it was looked up and connected to.";
 const UNCLEAR: &str = "`//`, `.` and `..` segments, `;`, `\\` and their escapes";
 
@@ -385,10 +389,7 @@ impl<'a> Case<'a> {
         let (requests, plain): (Vec<_>, Vec<_>) = matching.partition(|(_, rule)| rule.is_about_requests());
         match (policy, &plain[..], &requests[..]) {
             (NetworkPolicy::Open(_), ..) | (_, [_, ..], _) => Ok(self.allow(&plain, look)),
-            (_, [], [(index, rule), ..]) if TLS_PORTS.contains(&self.port) => {
-                Err(self.unseen(List::Allow, *index, rule))
-            }
-            (_, [], [_, ..]) => Ok(self.allow(&requests, Look::Http)),
+            (_, [], [_, ..]) => Ok(self.allow(&requests, Look::Requests)),
             (_, [], []) => Err(self.not_listed(policy, rules)),
         }
     }
@@ -498,7 +499,7 @@ mod tests {
     fn requested(policy: &NetworkPolicy, host: &str, method: &str, target: &str) -> Result<Allowed, Reason> {
         let host = to(host);
         let allowed = connect(policy, &host, 80).unwrap();
-        let asked = Request { host: &host, port: 80, method, target };
+        let asked = Request { host: &host, port: 80, method, target, tls: false };
         request(policy, &allowed, asked).map_err(|denied| denied.reason)
     }
 
@@ -581,7 +582,7 @@ mod tests {
             |name: &str| tls(&policy, &raw, Some(&name.parse().unwrap())).map_err(|denied| denied.reason);
         assert_eq!((asks("a.org"), asks("x.evil.org")), (Ok(()), Err(Reason::DeniedByRule)));
         let host = to("evil.org");
-        let asked = Request { host: &host, port: 443, method: "GET", target: "/" };
+        let asked = Request { host: &host, port: 443, method: "GET", target: "/", tls: false };
         assert_eq!(request(&policy, &raw, asked).unwrap_err().reason, Reason::DeniedByRule);
     }
 
@@ -653,7 +654,7 @@ mod tests {
             &["a.org/v1/secret/*"],
         );
         let connection = connected(&policy, "a.org", 80).unwrap();
-        assert_eq!(connection.look, Look::Http);
+        assert_eq!(connection.look, Look::Requests);
         for (method, target, expected) in [
             ("GET", "/v1/x", None),
             ("GET", "/v1/x?y=/../z", None),
@@ -686,20 +687,28 @@ mod tests {
     }
 
     #[test]
-    fn requests_inside_tls_cannot_be_seen() {
+    fn rules_about_requests_look_inside_tls() {
         let policy =
             allowlist(&["GET https://a.org/v1/*", "GET b.org:8443", "c.org", "d.org"], &["POST d.org"]);
-        assert_eq!(connected(&policy, "a.org", 443), Err(Reason::Unseen));
-        assert_eq!(known(&policy, "a.org"), Err(Reason::Unseen));
+        let a = connected(&policy, "a.org", 443).unwrap();
+        assert_eq!((a.look, known(&policy, "a.org")), (Look::Requests, Ok(())));
+        assert_eq!(unseen(&a).reason, Reason::Unseen);
+        let a_org = to("a.org");
+        let asked = |target| Request { host: &a_org, port: 443, method: "GET", target, tls: true };
+        assert!(request(&policy, &a, asked("/v1/x")).is_ok());
+        let denied = request(&policy, &a, asked("/v2/x")).unwrap_err();
+        assert_eq!(denied.reason, Reason::RequestNotListed);
+        assert!(denied.how_to_grant.contains("`--allow 'GET https://a.org:443/v2/x'`"), "{}", denied.how_to_grant);
         let b = connected(&policy, "b.org", 8443).unwrap();
-        assert_eq!(b.look, Look::Http);
+        assert_eq!(b.look, Look::Requests);
         let reason = |allowed, name: Option<&str>| {
             tls(&policy, allowed, name.map(|name| name.parse().unwrap()).as_ref())
                 .map_err(|denied| denied.reason)
         };
-        assert_eq!(reason(&b, Some("b.org")), Err(Reason::Unseen));
-        assert_eq!(connected(&policy, "d.org", 443), Err(Reason::Unseen));
-        assert_eq!(connected(&policy, "d.org", 80).unwrap().look, Look::Http);
+        assert_eq!(reason(&b, Some("b.org")), Ok(()));
+        assert_eq!(reason(&b, Some("a.org")), Err(Reason::OtherName));
+        assert_eq!(connected(&policy, "d.org", 443).unwrap().look, Look::Requests);
+        assert_eq!(connected(&policy, "d.org", 80).unwrap().look, Look::Requests);
         let c = connected(&policy, "c.org", 443).unwrap();
         assert_eq!((c.look, reason(&c, Some("c.org"))), (Look::Any, Ok(())));
         assert_eq!(reason(&c, Some("a.org")), Err(Reason::OtherName));
@@ -712,7 +721,7 @@ mod tests {
         let allowed = connected(&policy, "a.org", 80).unwrap();
         let ask = |allowed: &Allowed, host: &str, port| {
             let host = to(host);
-            let asked = Request { host: &host, port, method: "GET", target: "/" };
+            let asked = Request { host: &host, port, method: "GET", target: "/", tls: false };
             request(&policy, allowed, asked)
                 .map(|allowed| allowed.rule.unwrap().index)
                 .map_err(|denied| denied.reason)
@@ -728,7 +737,7 @@ mod tests {
         // What the policy is now counts, not what it was.
         let tighter = allowlist(&["b.org"], &[]);
         let host = to("a.org");
-        let asked = Request { host: &host, port: 80, method: "GET", target: "/" };
+        let asked = Request { host: &host, port: 80, method: "GET", target: "/", tls: false };
         assert_eq!(request(&tighter, &allowed, asked).unwrap_err().reason, Reason::NotListed);
         // Also for an address in another form than the one that is denied.
         let wide = ["[::]/0:80 private", "0.0.0.0/0:80 private"];
@@ -776,7 +785,7 @@ mod tests {
         );
         let host = to("a.org");
         let target = "/\u{1b}[2J".repeat(500);
-        let asked = Request { host: &host, port: 8080, method: "GET", target: &target };
+        let asked = Request { host: &host, port: 8080, method: "GET", target: &target, tls: false };
         let text = request(&policy, &allowed, asked).unwrap_err().to_string();
         assert!(text.len() < 3000 && !text.contains('\u{1b}'), "{text}");
         // What is said to grant it does.

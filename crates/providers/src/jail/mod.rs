@@ -13,6 +13,7 @@ mod nursery;
 pub(crate) mod programs;
 mod record;
 mod sandbox;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -138,6 +139,7 @@ impl Jail {
             root: template.root,
             layers,
             covered: template.covered,
+            files: Vec::new(),
             limits: spec.limits,
             env,
             shell: template.shell.to_string_lossy().into_owned(),
@@ -264,6 +266,11 @@ impl Provider for Jail {
         let granted = network.as_ref().filter(|network| network.is_granted);
         let policy = template.expand(&spec.network)?;
         let mut plan = self.plan(&id, &spec, template);
+        if let (Some(door), true) = (&self.door, policy.looks_inside_tls()) {
+            let authority = door.authority(&id)?;
+            let (directory, root) = (state_dir.clone(), plan.root.clone());
+            plan.files = blocking(move || trust::write(&directory, &root, &authority)).await?;
+        }
         let tokens = issued.map(|issued| {
             plan.env.extend(issued.env);
             vec![issued.record]

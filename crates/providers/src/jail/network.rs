@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
+    AUTHORITY_FILE,     Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
     SandboxId, TOKENS_FILE, TokenRecord,
 };
 use belljar_jail::control::Request;
@@ -162,6 +162,14 @@ impl Network for JailNetwork {
         // It must live, and the engine in whose name this is done must not have been taken over.
         self.way.ask(Request::Status).await?;
         let lease = Lease::read(&self.way.state_dir).ok_or_else(connection::gone)?;
+        if policy.looks_inside_tls() && !self.way.state_dir.join(AUTHORITY_FILE).exists() {
+            let wrong = format!(
+                "the policy has rules about requests over TLS, and sandbox `{}` was made without any: its TLS cannot be opened",
+                self.id
+            );
+            return Err(Error::new(ErrorCode::Unsupported, wrong)
+                .hint("create another with such a rule from the start; or say `http://` where plain HTTP is meant"));
+        }
         let template = template_of(&lease.spec, &self.templates).await?;
         let policy = template.expand(&policy)?;
         self.change(move |files| {

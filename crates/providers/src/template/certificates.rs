@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::source::Source;
 
 /// Where the merged bundle is inside.
-pub(super) const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub(crate) const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 const LIMIT: u64 = 8 << 20;
 
@@ -54,7 +54,7 @@ pub(super) fn bundle(source: &Source, named_in_settings: &[PathBuf]) -> Option<S
 }
 
 /// The certificate blocks of a PEM text. Keys, comments and whatever else is between them are left behind.
-pub(super) fn certificates(text: &str) -> Vec<String> {
+pub(crate) fn certificates(text: &str) -> Vec<String> {
     let mut result = Vec::new();
     let mut block: Option<(&str, String)> = None;
     for line in text.lines().map(str::trim) {

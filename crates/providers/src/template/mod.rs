@@ -6,7 +6,7 @@
 
 mod accounts;
 mod cache;
-mod certificates;
+pub(crate) mod certificates;
 mod host;
 mod interpreter;
 mod prefix;

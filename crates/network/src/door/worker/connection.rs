@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{ExecId, FlowKind, NetworkPolicy, Verdict};
+use belljar_core::{ExecId, FlowKind, HostName, NetworkPolicy, Verdict};
 use belljar_jail::arrival;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -17,15 +17,17 @@ use super::dial::{Peer, Width, dial};
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
 use super::limits::{Place, Way};
+use super::opened::{self, Counts};
 use super::relay::{Broken, Pieces, Tally, send};
 use super::served::{Served, Trip, denied};
 use super::{dns, lingerless};
+use crate::authority::Opener;
 use crate::client_hello::ClientHello;
 use crate::http::Head;
 use crate::policy::{Allowed, Denied, Destination, Look, Reason, Request, decide};
 
 /// A connection on which nothing moves for as long is closed.
-const IDLE: Duration = Duration::from_secs(900);
+pub(super) const IDLE: Duration = Duration::from_secs(900);
 /// The same where one side has no more to say.
 const HALF_IDLE: Duration = Duration::from_secs(60);
 /// How long a client that is refused may take to say in which language.
@@ -118,7 +120,7 @@ pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
         Ok(allowed) => {
             let connection =
                 Connection { served, client, exec, meant, allowed, policies, what, _place: place };
-            connection.go(&policy, trip).await;
+            Arc::new(connection).go(&policy, trip).await;
         }
         Err(denied) => turn_away(&client, trip, &denied).await,
     }
@@ -181,6 +183,8 @@ struct Known {
     language: Language,
     /// What a client that speaks TLS asked for.
     hello: Option<ClientHello>,
+    /// Whether that TLS is opened.
+    is_opened: bool,
     /// The last request of one that speaks HTTP.
     request: Option<(Destination, u16, String, String)>,
 }
@@ -194,6 +198,13 @@ impl Seen {
         self.get().language
     }
 
+    /// Takes note that TLS is opened, and answers the name that was asked for.
+    fn opened(&self) -> Option<HostName> {
+        let mut known = self.get();
+        known.is_opened = true;
+        known.hello.as_ref().and_then(|hello| hello.sni.clone())
+    }
+
     /// Takes note of a request that may be made.
     pub(super) fn request(&self, head: &Head) {
         self.get().request = Some((head.host.clone(), head.port, head.method.clone(), head.target.clone()));
@@ -201,18 +212,35 @@ impl Seen {
 }
 
 impl Connection {
-    async fn go(self, policy: &Arc<NetworkPolicy>, mut trip: Trip) {
+    async fn go(self: Arc<Self>, policy: &Arc<NetworkPolicy>, mut trip: Trip) {
         trip.allowed_by(&self.allowed);
         let (sent, received) = (Tally::default(), Tally::default());
         let seen = Seen::default();
         let mut requests = Requests::new(&self, &seen, &sent, &received);
-        let outcome = self.try_go(policy, &mut trip, &seen, &mut requests, (&sent, &received)).await;
+        let mut opening = Opening::default();
+        let opened = Arc::new(Counts::default());
+        let outcome = match self.begin(policy, &seen, &mut opening).await {
+            Ok(None) => {
+                self.try_go(policy, &mut trip, &seen, (&mut requests, opening), (&sent, &received)).await
+            }
+            Ok(Some((opener, name))) => opened::serve(&self, opener, (opening.bytes, name), &opened).await,
+            Err(stop) => Err(stop),
+        };
         let exec = self.exec;
+        let is_cut = matches!(outcome, Err(Stop::Denied(_) | Stop::Cut(_)));
+        if opened.requests() > 0 && !is_cut {
+            // What was asked for was written down by request.
+            if outcome.is_err() {
+                lingerless(&self.client);
+            }
+            return trip.told().await;
+        }
         match requests.into_last() {
-            // What was asked for in plain HTTP is written down by request.
+            // The same in plain HTTP, but for the last.
             Some(last) => std::mem::replace(&mut trip, last).told().await,
             None => {
-                (trip.flow.sent, trip.flow.received) = (sent.get(), received.get());
+                let (sent, received) = (sent.get() + opened.sent.get(), received.get() + opened.received.get());
+                (trip.flow.sent, trip.flow.received) = (sent, received);
                 if seen.language() == Language::Tls {
                     trip.flow.kind = FlowKind::Tls;
                 }
@@ -240,10 +268,32 @@ impl Connection {
                 trip.denied(&denied).await;
                 match seen.language() {
                     Language::Http => answer(&self.client, &refusal(&denied, exec)).await,
-                    Language::Tls if sent.get() == 0 => answer(&self.client, ACCESS_DENIED).await,
+                    Language::Tls if sent.get() == 0 && opened.requests() == 0 => answer(&self.client, ACCESS_DENIED).await,
                     Language::Tls | Language::Unknown => lingerless(&self.client),
                 }
             }
+        }
+    }
+
+    /// Where only some requests are allowed, reads the first words, which must be of HTTP, plain or inside TLS: by what that is
+    /// opened then, and for which name.
+    async fn begin(
+        &self,
+        policy: &NetworkPolicy,
+        seen: &Seen,
+        opening: &mut Opening,
+    ) -> Result<Option<(&Opener, Option<HostName>)>, Stop> {
+        if self.allowed.look == Look::Any {
+            return Ok(None);
+        }
+        self.open(policy, seen, opening).await?;
+        match seen.language() {
+            Language::Http => Ok(None),
+            Language::Tls => match &self.served.opener {
+                Some(opener) => Ok(Some((opener, seen.opened()))),
+                None => Err(decide::unseen(&self.allowed).into()),
+            },
+            Language::Unknown => Err(denied(self.what.clone(), Reason::Malformed).into()),
         }
     }
 
@@ -252,20 +302,13 @@ impl Connection {
         policy: &Arc<NetworkPolicy>,
         trip: &mut Trip,
         seen: &Seen,
-        requests: &mut Requests<'a>,
+        (requests, mut opening): (&mut Requests<'a>, Opening),
         (sent, received): (&Tally, &'a Tally),
     ) -> Result<(), Stop> {
-        let mut opening = Opening::default();
         // Where only some requests are allowed nothing is dialled before one was.
         let dialled_for = match self.allowed.look {
             Look::Any => self.allowed.clone(),
-            Look::Http => {
-                self.open(policy, seen, &mut opening).await?;
-                if seen.language() != Language::Http {
-                    return Err(denied(self.what.clone(), Reason::Malformed).into());
-                }
-                requests.first(&mut opening).await?
-            }
+            Look::Requests => requests.first(&mut opening).await?,
         };
         let mut policies = self.policies.clone();
         let mut policy = policy.clone();
@@ -367,16 +410,16 @@ impl Connection {
     /// The same while it has no address yet.
     fn judge_before(&self, policy: &NetworkPolicy, seen: &Seen) -> Result<Allowed, Denied> {
         let allowed = decide::connect(policy, &self.allowed.destination, self.meant.port())?;
-        if allowed.look == Look::Http && seen.language() != Language::Http {
-            return Err(denied(self.what.clone(), Reason::Unseen));
-        }
         let known = seen.get();
+        if allowed.look == Look::Requests && known.language != Language::Http && !known.is_opened {
+            return Err(decide::unseen(&allowed));
+        }
         if let Some(hello) = &known.hello {
             decide::tls(policy, &allowed, hello.sni.as_ref())?;
         }
         match &known.request {
             Some((host, port, method, target)) => {
-                decide::request(policy, &allowed, Request { host, port: *port, method, target })
+                decide::request(policy, &allowed, Request { host, port: *port, method, target, tls: false })
             }
             None => Ok(allowed),
         }

@@ -152,13 +152,13 @@ impl<'a> Requests<'a> {
             connection.served.trip(connection.exec, FlowKind::Http, head.host.to_string(), Some(head.port));
         trip.flow.request = Some(format!("{} {}", shortened(&head.method), shortened(&head.target)));
         let request =
-            Request { host: &head.host, port: head.port, method: &head.method, target: &head.target };
+            Request { host: &head.host, port: head.port, method: &head.method, target: &head.target, tls: false };
         self.current = Some((trip, self.sent.get(), self.received.get()));
         let what = || format!("{} http://{}{}", shortened(&head.method), head.host, shortened(&head.target));
         connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
         // As it is now, after the wait.
         let allowed = decide::request(&*connection.policy()?, allowed, request)?;
-        if let (Look::Http, Some(header)) = (allowed.look, head.overriding()) {
+        if let (Look::Requests, Some(header)) = (allowed.look, head.overriding()) {
             let what =
                 format!("{} with the header {}, which can mean another request", what(), shortened(header));
             return Err(denied(what, Reason::Malformed).into());
@@ -236,18 +236,33 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// What a client of plain HTTP is answered.
-pub(super) fn refusal(denied: &Denied, exec: Option<ExecId>) -> Vec<u8> {
-    let status = match denied.reason {
+/// What a client of HTTP is answered whose request is refused.
+pub(super) struct Refusal {
+    pub(super) status: &'static str,
+    pub(super) body: String,
+}
+
+impl Refusal {
+    pub(super) fn new(denied: &Denied, exec: Option<ExecId>) -> Self {
+        let call = exec.map_or_else(String::new, |exec| format!(" This was asked for by execution {exec}."));
+        Self { status: status(denied.reason), body: format!("{denied}{call}\n") }
+    }
+}
+
+fn status(reason: Reason) -> &'static str {
+    match reason {
         Reason::Malformed => "400 Bad Request",
         Reason::TooManyRequests
         | Reason::TooManyConnections
         | Reason::TenantTooManyRequests
         | Reason::TenantTooManyConnections => "429 Too Many Requests",
         _ => "403 Forbidden",
-    };
-    let call = exec.map_or_else(String::new, |exec| format!(" This was asked for by execution {exec}."));
-    let body = format!("{denied}{call}\n");
+    }
+}
+
+/// The same as it is sent where it is plain.
+pub(super) fn refusal(denied: &Denied, exec: Option<ExecId>) -> Vec<u8> {
+    let Refusal { status, body } = Refusal::new(denied, exec);
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
          X-Belljar-Denied: {}\r\nConnection: close\r\n\r\n{body}",

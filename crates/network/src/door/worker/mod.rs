@@ -8,6 +8,7 @@ mod gate;
 mod http;
 mod limits;
 mod names;
+mod opened;
 mod outbox;
 mod relay;
 mod resolver;
@@ -26,9 +27,10 @@ use tokio::sync::mpsc;
 
 use self::gate::Gate;
 use self::limits::Limits;
+use self::opened::Trust;
 use self::outbox::Outbox;
 use self::resolver::Resolver;
-use self::served::Served;
+use self::served::{Means, Served};
 use super::clock::today;
 use super::message::{Opening, Order, TenantShare, Word};
 use crate::channel::Channel;
@@ -41,16 +43,17 @@ const CLOSING: Duration = Duration::from_secs(1);
 
 /// Gives up all rights, and works until the supervisor is gone, to which `channel` leads. The process must be of one thread.
 pub fn run(channel: OwnedFd) -> io::Result<()> {
+    let trust = Trust::find();
     belljar_jail::rights::confine_worker()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(256).build()?;
-    let worked = runtime.block_on(work(channel));
+    let worked = runtime.block_on(work(channel, trust));
     // Somebody may still wait for a resolver.
     runtime.shutdown_background();
     worked
 }
 
-async fn work(channel: OwnedFd) -> io::Result<()> {
+async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
     let channel = Channel::new(channel)?;
     let (outbox, mut words) = Outbox::new();
     let mut worker = Worker {
@@ -60,6 +63,7 @@ async fn work(channel: OwnedFd) -> io::Result<()> {
         outbox,
         resolver: Arc::default(),
         gate: Gate::default(),
+        trust: Arc::new(trust),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -90,6 +94,7 @@ struct Worker {
     outbox: Outbox,
     resolver: Arc<Resolver>,
     gate: Gate,
+    trust: Arc<Trust>,
 }
 
 /// A sandbox that is served, until this is dropped.
@@ -182,8 +187,13 @@ impl Worker {
         let (serial, told) = (opening.serial, opening.moved);
         let tenant = opening.tenant.take().map(|share| self.share(share));
         let id = opening.sandbox.clone();
-        let served =
-            Arc::new(Served::new(opening, self.outbox.clone(), self.resolver.clone(), self.gate.clone()));
+        let means = Means {
+            outbox: self.outbox.clone(),
+            resolver: self.resolver.clone(),
+            gate: self.gate.clone(),
+            trust: self.trust.clone(),
+        };
+        let served = Arc::new(Served::new(opening, means));
         served.limits.set_tenant(tenant);
         let mut tasks = Vec::new();
         let mut sockets = sockets.into_iter();

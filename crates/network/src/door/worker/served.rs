@@ -15,8 +15,10 @@ use super::dial::Room;
 use super::gate::Gate;
 use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
+use super::opened::Trust;
 use super::outbox::Outbox;
 use super::resolver::{AT_ONCE, NoAddress, Resolver};
+use crate::authority::Opener;
 use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
 use crate::door::purposes::GENERATION;
@@ -37,14 +39,33 @@ pub(super) struct Served {
     outbox: Outbox,
     resolver: Arc<Resolver>,
     pub(super) gate: Gate,
+    /// By what TLS is opened, if it can be.
+    pub(super) opener: Option<Opener>,
+    pub(super) trust: Arc<Trust>,
     asking: Arc<Semaphore>,
     /// How many were turned away since that was last told: for its own limits, and for its tenant's.
     turned_away: [AtomicU64; 2],
 }
 
+/// What all sandboxes share.
+pub(super) struct Means {
+    pub(super) outbox: Outbox,
+    pub(super) resolver: Arc<Resolver>,
+    pub(super) gate: Gate,
+    pub(super) trust: Arc<Trust>,
+}
+
 impl Served {
-    pub(super) fn new(opening: Opening, outbox: Outbox, resolver: Arc<Resolver>, gate: Gate) -> Self {
-        let Opening { sandbox, policy, attributed, moved, names, first_place, .. } = opening;
+    pub(super) fn new(opening: Opening, means: Means) -> Self {
+        let Opening { sandbox, policy, attributed, moved, names, first_place, authority, .. } = opening;
+        let Means { outbox, resolver, gate, trust } = means;
+        let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
+            Ok(opener) => Some(opener),
+            Err(error) => {
+                tracing::error!(%sandbox, %error, "cannot use its certificate authority: no TLS is opened");
+                None
+            }
+        });
         let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
         Self {
             id: sandbox,
@@ -57,6 +78,8 @@ impl Served {
             outbox,
             resolver,
             gate,
+            opener,
+            trust,
             asking: Arc::new(Semaphore::new(AT_ONCE)),
             turned_away: Default::default(),
         }

@@ -1,0 +1,231 @@
+//! TLS that is opened where a rule looks inside, and nowhere else.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::world::{Certified, OTHER, Program, SERVER, World, where_it_is};
+
+/// A server of HTTP/1.1 and HTTP/2 over TLS, which says what it was asked.
+struct Server {
+    _program: Program,
+    asked: PathBuf,
+    authority: PathBuf,
+}
+
+const SERVE: &str = "const [key, cert, address, log] = process.argv.slice(1);
+const fs = require('fs');
+const server = require('http2').createSecureServer({ key: fs.readFileSync(key), cert: fs.readFileSync(cert), allowHTTP1: true });
+server.on('request', (request, response) => {
+  let length = 0;
+  request.on('data', (data) => { length += data.length; });
+  request.on('end', () => {
+    const host = request.headers[':authority'] || request.headers.host;
+    fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url}\\n`);
+    if (request.url === '/v1/long') { response.write('begun\\n'); return; }
+    response.setHeader('x-length', String(length));
+    response.end(`served ${request.method} ${request.url} by ${request.httpVersion} with ${length} bytes\\n`);
+  });
+});
+server.listen(443, address, () => console.log('ready'));";
+
+impl Server {
+    fn start(world: &World, address: &str, prefix: &str, names: &[&str]) -> Self {
+        let made = Certified::make(world, prefix, names);
+        let asked = world.home.path().join(format!("{prefix}asked"));
+        std::fs::write(&asked, "").unwrap();
+        let mut command = Command::new("node");
+        command.arg("-e").arg(SERVE).args([&made.key, &made.certificate]).arg(address).arg(&asked);
+        let mut child = where_it_is(address, || command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        Self { _program: Program(child), asked, authority: made.authority }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::fs::read_to_string(&self.asked).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+/// Makes a sandbox, at a door that believes this server.
+fn create(world: &World, server: &Server, options: &[&str]) -> String {
+    let mut command = world.command(&[&["create", "--json"], options].concat());
+    let output = command.env("SSL_CERT_FILE", &server.authority).output().unwrap();
+    let made: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    made["sandbox_id"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+}
+
+fn said(ran: &Value) -> &str {
+    ran["stdout"].as_str().unwrap_or_else(|| panic!("{ran}"))
+}
+
+const ISSUER: &str = "openssl s_client -connect server.test:443 -servername server.test </dev/null 2>/dev/null | openssl x509 -noout -issuer";
+
+#[test]
+fn requests_inside_are_judged_one_by_one() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET,POST https://server.test/v1/*", "--deny", "POST server.test/v1/secret"]);
+    for (version, name) in [("--http2", "2.0"), ("--http1.1", "1.1")] {
+        let get = |words: &str| {
+            let script = format!("curl -sS {version} --max-time 20 -w ' %{{http_code}}' {words}");
+            world.shell(&id, &script)
+        };
+        let ran = get("https://server.test/v1/x?y=1");
+        assert_eq!(said(&ran), format!("served GET /v1/x?y=1 by {name} with 0 bytes\n 200"), "{ran}");
+        let ran = get("--data-binary @/usr/bin/env https://server.test/v1/upload");
+        assert!(said(&ran).ends_with("200") && !said(&ran).contains("with 0 bytes"), "{ran}");
+        // Two on one connection, of which one may be made.
+        let ran = get("https://server.test/v2/x https://server.test/v1/after");
+        assert!(said(&ran).contains("403") && said(&ran).contains("served GET /v1/after"), "{ran}");
+        assert!(said(&ran).contains("--allow 'GET https://server.test:443/v2/x'"), "{ran}");
+        assert_eq!(ran["denied"][0]["reason"], "request_not_listed", "{ran}");
+        let ran = get("-d x https://server.test/v1/secret");
+        assert!(said(&ran).contains("403"), "{ran}");
+        let ran = get("-H 'X-HTTP-Method-Override: DELETE' https://server.test/v1/x");
+        assert!(said(&ran).contains("400"), "{ran}");
+        let ran = get("-H 'Host: other.test' https://server.test/v1/x");
+        assert!(said(&ran).contains("403") || said(&ran).contains("400"), "{ran}");
+    }
+    let asked = server.asked();
+    assert_eq!(asked.len(), 6, "{asked:?}");
+    assert!(asked.iter().all(|line| line.contains(" server.test /v1/")), "{asked:?}");
+    let flows = world.flows(&id);
+    let of = |request: &str| flows.iter().filter(|flow| flow["request"] == request).collect::<Vec<_>>();
+    let upload = of("POST /v1/upload");
+    assert!(upload.iter().all(|flow| flow["kind"] == "tls" && flow["verdict"] == "allowed"), "{upload:?}");
+    assert!(upload.len() == 2 && upload[0]["sent"].as_u64() > Some(1000) && upload[0]["exec"].is_u64(), "{upload:?}");
+    assert!(of("GET /v2/x").iter().all(|flow| flow["reason"] == "request_not_listed"), "{flows:?}");
+    let ran = world.shell(&id, ISSUER);
+    assert!(said(&ran).contains(&format!("Belljar sandbox {id}")), "{ran}");
+}
+
+#[test]
+fn what_no_rule_looks_into_stays_closed() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "server.test", "--allow", "GET https://other.test/*"]);
+    let ran = world.shell(&id, ISSUER);
+    assert_eq!(said(&ran).trim(), "issuer=CN = test", "{ran}");
+    // One that was made without such rules cannot be given any.
+    let plain = create(&world, &server, &["--allow", "server.test"]);
+    let set = world.run(&["net", "set", &plain, "--allow", "GET https://server.test/v1/*"]);
+    let stderr = String::from_utf8_lossy(&set.stderr);
+    assert!(!set.status.success() && stderr.contains("made without any") && stderr.contains("hint: "), "{stderr}");
+    // And one that has them can be given others, which hold at once.
+    let set = world.run(&["net", "set", &id, "--allow", "GET https://server.test/v1/*"]);
+    assert!(set.status.success(), "{set:?}");
+    let ran = world.shell(&id, "curl -sS https://server.test/v1/x https://server.test/v2/x -w '%{http_code} '");
+    assert!(said(&ran).contains("served GET /v1/x") && said(&ran).ends_with("403 "), "{ran}");
+}
+
+/// A client that knows whom to believe, and an upstream that nobody believes.
+#[test]
+fn distrust_is_told_on_both_sides() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let _other = Server::start(&world, OTHER, "other-", &["other.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"]);
+    let pinned = format!(
+        "cat > own.pem <<'END'\n{}END\ncurl -sS --cacert own.pem --capath /nowhere https://server.test/v1/x; echo $?",
+        std::fs::read_to_string(&server.authority).unwrap()
+    );
+    let ran = world.shell(&id, &pinned);
+    assert_eq!(said(&ran), "60\n", "{ran}");
+    let flows = world.flows(&id);
+    let told = flows.iter().any(|flow| {
+        flow["error"].as_str().is_some_and(|error| error.contains("does not believe the certificate") && error.contains("rule without methods"))
+    });
+    assert!(told, "{flows:?}");
+    let ran = world.shell(&id, "curl -sS https://other.test/v1/x -w '%{http_code}'");
+    assert!(said(&ran).contains("certificate") && said(&ran).ends_with("502"), "{ran}");
+    assert_eq!(server.asked().len(), 0);
+}
+
+#[test]
+fn a_stream_cannot_name_another_host() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test", "other.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"]);
+    let script = "const http2 = require('http2');
+const client = http2.connect('https://server.test');
+const ask = (headers) => new Promise((done) => {
+  const stream = client.request(headers);
+  stream.on('response', (answer) => { stream.resume(); stream.on('end', () => done(answer[':status'])); });
+  stream.on('error', (error) => done(error.code));
+});
+(async () => {
+  console.log(await ask({ ':path': '/a' }), await ask({ ':path': '/b', ':authority': 'other.test' }), await ask({ ':path': '/c', host: 'other.test' }),
+    await ask({ ':path': '/d', ':scheme': 'http' }), await ask({ ':path': '/e' }));
+  client.close();
+})();";
+    let ran = world.json(&["exec", &id, "--", "node", "-e", script]);
+    let words: Vec<&str> = said(&ran).split_whitespace().collect();
+    assert!(words.len() == 5 && words[0] == "200" && words[4] == "200", "{ran}");
+    assert!(words[1..4].iter().all(|word| *word == "403" || *word == "400"), "{ran}");
+    let asked = server.asked();
+    assert_eq!(asked, ["2.0 GET server.test /a", "2.0 GET server.test /e"]);
+}
+
+#[test]
+fn a_policy_that_is_tightened_cuts_what_is_under_way() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/v1/*"]);
+    let begun = world.json(&["exec", "-d", &id, "--", "sh", "-c", "curl -sSN https://server.test/v1/long > out; echo $? > ended"]);
+    let exec = begun["exec"].to_string();
+    crate::world::until("it has begun", || said(&world.shell(&id, "cat out 2>/dev/null; true")).contains("begun"));
+    let set = world.run(&["net", "set", &id, "--allow", "GET https://server.test/v2/*"]);
+    assert!(set.status.success(), "{set:?}");
+    world.run(&["attach", &id, &exec]);
+    let ran = world.shell(&id, "cat ended");
+    assert_ne!(said(&ran), "0\n", "{ran}");
+}
+
+/// The programs that people's code uses to speak HTTP.
+#[test]
+fn everyday_clients_do_not_notice() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--memory", "2g", "--allow", "GET https://server.test/v1/*"]);
+    let java = "public class Ask { public static void main(String[] words) throws Exception {
+  var request = java.net.http.HttpRequest.newBuilder(java.net.URI.create(words[0])).build();
+  System.out.print(java.net.http.HttpClient.newHttpClient().send(request, java.net.http.HttpResponse.BodyHandlers.ofString()).body());
+} }";
+    let go = "package main
+import (\"fmt\"; \"io\"; \"net/http\"; \"os\")
+func main() {
+  answer, err := http.Get(os.Args[1])
+  if err != nil { fmt.Println(err); os.Exit(1) }
+  text, _ := io.ReadAll(answer.Body)
+  fmt.Print(string(text))
+}";
+    let clients = [
+        ("curl", "curl -sS $URL".to_owned()),
+        ("urllib", "python3 -c \"import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())\" $URL".to_owned()),
+        ("requests", "python3 -c \"import sys, requests; print(requests.get(sys.argv[1]).text)\" $URL".to_owned()),
+        ("node", "node -e \"fetch(process.argv[1]).then((a) => a.text()).then(console.log)\" $URL".to_owned()),
+        ("git", "git ls-remote $URL".to_owned()),
+        ("cargo", "mkdir -p c/src && cd c && echo > src/lib.rs && printf '[package]\\nname=\"a\"\\nversion=\"0.1.0\"\\n[dependencies]\\nb={version=\"1\",registry=\"own\"}\\n' > Cargo.toml && cargo fetch --config \"registries.own.index='sparse+$URL/'\"".to_owned()),
+        ("java", format!("cat > Ask.java <<'END'\n{java}\nEND\njava Ask.java $URL")),
+        ("go", format!("cat > ask.go <<'END'\n{go}\nEND\ngo run ask.go $URL")),
+    ];
+    for (name, script) in clients {
+        let program = script.split_whitespace().find(|word| ["go", "java", "node", "git", "cargo", "curl", "python3"].contains(word));
+        let program = if name == "java" || name == "go" { name } else { program.unwrap() };
+        let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+        if !there.status.success() {
+            crate::surroundings::announce(&format!("this machine has no {program}, so that was not tried"));
+            continue;
+        }
+        let url = format!("URL=https://server.test/v1/{name}");
+        let ran = world.json(&["exec", "--timeout", "100s", "-e", &url, &id, "--", "sh", "-c", &script]);
+        let _ = std::io::stderr().write_all(format!("{name}: {}\n", ran["exit_code"]).as_bytes());
+        let asked = server.asked();
+        assert!(asked.iter().any(|line| line.contains(&format!("/v1/{name}"))), "{name}: {ran}");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a request asks for, as the door understands it, and the request as it goes on.
+
+use hyper::header::{HOST, TE, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Uri, Version};
+
+use crate::http::{Bad, OVERRIDES, read_authority};
+use crate::policy::{Destination, Request};
+
+/// The port of requests that name none.
+const USUAL_PORT: u16 = 443;
+/// The longest method.
+const LONGEST_METHOD: usize = 32;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) host: Destination,
+    pub(super) port: u16,
+    pub(super) method: String,
+    pub(super) target: String,
+}
+
+impl Asked {
+    /// Understands a request, or refuses what could be understood in two ways.
+    pub(super) fn read(parts: &Parts) -> Result<Self, Bad> {
+        if parts.method == Method::CONNECT {
+            return Err(Bad::Connect);
+        }
+        if parts.method.as_str().len() > LONGEST_METHOD {
+            return Err(Bad::RequestLine);
+        }
+        check_headers(&parts.headers)?;
+        let named = parts.uri.authority().map(|authority| read_authority(authority.as_str().as_bytes(), USUAL_PORT));
+        let named = named.transpose()?;
+        if named.is_some() && parts.uri.scheme_str().is_some_and(|scheme| scheme != "https") {
+            return Err(Bad::Target);
+        }
+        let mut hosts = parts.headers.get_all(HOST).iter();
+        let header = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => Some(read_authority(host.as_bytes(), USUAL_PORT)?),
+            (None, _) => None,
+            (Some(_), Some(_)) => return Err(Bad::Hosts),
+        };
+        let (host, port) = match (named, header) {
+            (Some(named), Some(header)) if named != header => return Err(Bad::HostsDiffer),
+            // Only later versions name it in front of the headers alone.
+            (Some(_), None) if parts.version < Version::HTTP_2 => return Err(Bad::Hosts),
+            (Some(host), _) | (None, Some(host)) => host,
+            (None, None) => return Err(Bad::Hosts),
+        };
+        let target = match parts.uri.path_and_query() {
+            Some(target) if target.as_str().starts_with('/') => target.as_str(),
+            Some(target) if target == "*" && parts.method == Method::OPTIONS => "*",
+            None => "/",
+            Some(_) => return Err(Bad::Target),
+        };
+        if !target.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
+            return Err(Bad::Target);
+        }
+        Ok(Self { host, port, method: parts.method.as_str().to_owned(), target: target.to_owned() })
+    }
+
+    /// For the judge.
+    pub(super) fn request(&self) -> Request<'_> {
+        let Self { host, port, method, target } = self;
+        Request { host, port: *port, method, target, tls: true }
+    }
+
+    /// The host as it is written in requests.
+    fn authority(&self) -> String {
+        if self.port == USUAL_PORT { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// Writes a request anew for a host that speaks this version.
+    pub(super) fn address(&self, parts: &mut Parts, version: Version) -> Result<(), Bad> {
+        let connection = listed(&parts.headers, "connection");
+        for name in connection.iter().map(String::as_str).chain(DROPPED) {
+            parts.headers.remove(name);
+        }
+        if version != Version::HTTP_2 {
+            parts.headers.remove(TE);
+        }
+        let authority = self.authority();
+        parts.version = version;
+        parts.uri = if version == Version::HTTP_2 {
+            parts.headers.remove(HOST);
+            format!("https://{authority}{}", self.target).parse::<Uri>()
+        } else {
+            parts.headers.insert(HOST, HeaderValue::from_str(&authority).map_err(|_| Bad::Host)?);
+            self.target.parse::<Uri>()
+        }
+        .map_err(|_| Bad::Target)?;
+        Ok(())
+    }
+}
+
+/// Headers that are about one connection, or that are written anew.
+const DROPPED: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers by which a request is understood.
+const UNDERSTOOD_BY: [&str; 3] = ["host", "content-length", "transfer-encoding"];
+
+/// The words of a list, in lower case.
+fn listed(headers: &HeaderMap, name: &str) -> Vec<String> {
+    let lists = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    lists
+        .map(|word| String::from_utf8_lossy(word).trim().to_ascii_lowercase())
+        .filter(|word| HeaderName::try_from(word.as_str()).is_ok())
+        .collect()
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Bad> {
+    // Some servers take these for the same header with a hyphen.
+    let doubtful = |name: &str| name.contains('_') && UNDERSTOOD_BY.contains(&name.replace('_', "-").as_str());
+    if headers.keys().any(|name| doubtful(name.as_str())) {
+        return Err(Bad::Header);
+    }
+    if listed(headers, "connection").iter().any(|name| UNDERSTOOD_BY.contains(&name.as_str())) {
+        return Err(Bad::Connection);
+    }
+    if listed(headers, "upgrade").iter().any(|protocol| protocol != "h2c") {
+        return Err(Bad::Upgrade);
+    }
+    Ok(())
+}
+
+/// A header by which some servers take this for another request than it is, if there is one.
+pub(super) fn overriding(headers: &HeaderMap) -> Option<&str> {
+    headers.keys().map(HeaderName::as_str).find(|name| OVERRIDES.contains(&name.replace('_', "-").as_str()))
+}
+
+/// Takes out of an answer what is about the connection to the host.
+pub(super) fn strip_answer(headers: &mut HeaderMap) {
+    for name in listed(headers, "connection") {
+        if !UNDERSTOOD_BY.contains(&name.as_str()) {
+            headers.remove(name.as_str());
+        }
+    }
+    for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"] {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(version: Version, method: &str, uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = hyper::Request::builder().version(version).method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn requests_are_understood_or_refused() {
+        let (one, two) = (Version::HTTP_11, Version::HTTP_2);
+        let host = ("host", "a.example");
+        for (version, method, uri, headers, expected) in [
+            (one, "GET", "/x?y=1", &[host][..], Ok(("a.example", 443, "/x?y=1"))),
+            (one, "GET", "/x", &[("host", "A.example:8443")], Ok(("a.example", 8443, "/x"))),
+            (one, "OPTIONS", "*", &[host], Ok(("a.example", 443, "*"))),
+            (one, "GET", "https://a.example/x", &[host], Ok(("a.example", 443, "/x"))),
+            (two, "GET", "https://a.example", &[], Ok(("a.example", 443, "/"))),
+            (two, "GET", "https://a.example/x", &[host], Ok(("a.example", 443, "/x"))),
+            (one, "GET", "/x", &[], Err(Bad::Hosts)),
+            (one, "GET", "/x", &[host, host], Err(Bad::Hosts)),
+            (one, "GET", "https://a.example/x", &[], Err(Bad::Hosts)),
+            (one, "GET", "https://b.example/x", &[host], Err(Bad::HostsDiffer)),
+            (one, "GET", "http://a.example/x", &[host], Err(Bad::Target)),
+            (two, "GET", "https://b.example/x", &[host], Err(Bad::HostsDiffer)),
+            (one, "GET", "/x", &[("host", "user@a.example")], Err(Bad::Host)),
+            (one, "CONNECT", "a.example:443", &[host], Err(Bad::Connect)),
+            (one, "GET", "/x", &[host, ("connection", "host")], Err(Bad::Connection)),
+            (one, "GET", "/x", &[host, ("upgrade", "websocket")], Err(Bad::Upgrade)),
+            (one, "GET", "/x", &[host, ("transfer_encoding", "chunked")], Err(Bad::Header)),
+        ] {
+            let read = Asked::read(&parts(version, method, uri, headers));
+            let seen = read.as_ref().map(|asked| (asked.host.to_string(), asked.port, asked.target.as_str()));
+            let seen = seen.map_err(Clone::clone);
+            assert_eq!(seen, expected.map(|(host, port, target)| (host.to_owned(), port, target)), "{uri} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn requests_are_written_anew() {
+        let headers = [
+            ("host", "a.example"),
+            ("connection", "close, x-own"),
+            ("x-own", "1"),
+            ("x-kept", "2"),
+            ("proxy-authorization", "secret"),
+            ("transfer-encoding", "chunked"),
+        ];
+        for (version, uri, host) in
+            [(Version::HTTP_11, "/x?y", Some("a.example")), (Version::HTTP_2, "https://a.example/x?y", None)]
+        {
+            let mut parts = parts(Version::HTTP_11, "GET", "/x?y", &headers);
+            Asked::read(&parts).unwrap().address(&mut parts, version).unwrap();
+            assert_eq!(parts.uri.to_string(), uri);
+            assert_eq!(parts.headers.get(HOST).map(|host| host.to_str().unwrap()), host);
+            assert_eq!(parts.headers.len(), 1 + usize::from(host.is_some()), "{:?}", parts.headers);
+        }
+    }
+
+    #[test]
+    fn headers_that_mean_another_request_are_seen() {
+        let parts = parts(Version::HTTP_2, "GET", "https://a.example/", &[("x_original_url", "/admin")]);
+        assert_eq!(overriding(&parts.headers), Some("x_original_url"));
+    }
+}

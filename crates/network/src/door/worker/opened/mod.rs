@@ -1,0 +1,388 @@
+//! TLS that is opened: clients speak with the door as if it were the host, each request is judged, and those that may be made go on over
+//! TLS of the door's own, which is verified. What goes through is HTTP/1.1 or HTTP/2 on either side.
+
+mod asked;
+mod streams;
+mod upstream;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use belljar_core::{FlowKind, HostName, NetworkPolicy, Verdict};
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
+
+use self::asked::{Asked, overriding, strip_answer};
+use self::streams::Client;
+pub(super) use self::streams::Counts;
+use self::upstream::{Sending, Upstream, Upstreams};
+use super::connection::{Connection, IDLE, Stop};
+use super::dial::Peer;
+use super::http::Refusal;
+use super::relay::Tally;
+use super::served::{Trip, denied};
+use crate::authority::Opener;
+use crate::http::{MAX_HEAD, MAX_HEADERS};
+use crate::policy::{Denied, Reason, decide, shortened};
+
+/// How long a client may take to agree on TLS.
+const GREETING: Duration = Duration::from_secs(30);
+/// How long the head of a request may take, and a client be silent between two.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How many requests a client may have under way on one connection.
+const MOST_STREAMS: u32 = 100;
+/// The longest head of a request of HTTP/2.
+const MAX_HEADERS_SIZE: u32 = 64 * 1024;
+/// How much of each is on its way at a time.
+const WINDOW: u32 = 256 * 1024;
+
+/// Whom the door believes: those whom the system believes.
+#[derive(Debug)]
+pub(super) struct Trust {
+    certificates: Vec<CertificateDer<'static>>,
+    /// To speak HTTP/1.1, and to speak HTTP/2 as well.
+    configs: OnceLock<[Arc<ClientConfig>; 2]>,
+}
+
+impl Trust {
+    /// Finds the system's certificates, while its files can be read.
+    pub(super) fn find() -> Self {
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::warn!(%error, "a certificate of the system cannot be read");
+        }
+        Self { certificates: found.certs, configs: OnceLock::new() }
+    }
+
+    fn config(&self, several: bool) -> Arc<ClientConfig> {
+        let configs = self.configs.get_or_init(|| {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(self.certificates.iter().cloned());
+            let one = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+            let with = |protocols: &[&[u8]]| {
+                let mut config = one.clone();
+                config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+                Arc::new(config)
+            };
+            [with(&[b"http/1.1"]), with(&[b"h2", b"http/1.1"])]
+        });
+        configs[usize::from(several)].clone()
+    }
+}
+
+/// Serves a client whose TLS is opened, of whom these words have been read, to its end.
+pub(super) async fn serve(
+    connection: &Arc<Connection>,
+    opener: &Opener,
+    (first, name): (Vec<u8>, Option<HostName>),
+    counts: &Arc<Counts>,
+) -> Result<(), Stop> {
+    let config = opener.config(&connection.allowed.destination).map_err(io::Error::other)?;
+    let client = Client::new(connection.clone(), first);
+    let greeting = tokio::time::timeout(GREETING, TlsAcceptor::from(config).accept(client)).await;
+    let stream = greeting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(distrusted)?;
+    let _ = connection.client.set_nodelay(true);
+    let several = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let opened = Arc::new(Opened {
+        connection: connection.clone(),
+        name,
+        several,
+        counts: counts.clone(),
+        upstreams: Upstreams::default(),
+        under_way: Mutex::default(),
+    });
+    let service = {
+        let opened = opened.clone();
+        service_fn(move |request| opened.clone().answer(request))
+    };
+    let stream = TokioIo::new(stream);
+    let served = async {
+        if several {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
+            builder.max_header_list_size(MAX_HEADERS_SIZE).initial_stream_window_size(WINDOW);
+            builder.serve_connection(stream, service).await
+        } else {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_headers(MAX_HEADERS);
+            builder.preserve_header_case(true).max_buf_size(MAX_HEAD).serve_connection(stream, service).await
+        }
+    };
+    let mut policies = connection.policies.clone();
+    let (mut served, mut moved) = (pin!(served), 0);
+    loop {
+        tokio::select! {
+            // What the policy says now comes before anything that is sent.
+            biased;
+            _ = policies.changed() => {
+                let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
+                opened.judge_again(&policy).map_err(Stop::Cut)?;
+            }
+            ended = &mut served => {
+                return match (opened.counts.reached(), ended) {
+                    (Some(reached), _) => Err(Stop::Cut(denied(connection.what.clone(), reached.into()))),
+                    (None, Err(error)) if counts.requests() == 0 => Err(io::Error::other(error).into()),
+                    // How its requests ended is written down with each.
+                    (None, _) => Ok(()),
+                };
+            }
+            () = tokio::time::sleep(IDLE) => {
+                let now = counts.sent.get() + counts.received.get();
+                if now == moved {
+                    return Err(Stop::Idle);
+                }
+                moved = now;
+            }
+        }
+    }
+}
+
+/// Says what it means that a client does not go on once it has seen our certificate.
+fn distrusted(error: io::Error) -> io::Error {
+    let alert = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::AlertReceived(alert)) => Some(*alert),
+        _ => None,
+    };
+    let why = match (alert, error.kind()) {
+        (
+            Some(
+                AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::AccessDenied
+                | AlertDescription::DecryptError,
+            ),
+            _,
+        ) => "the client does not believe the certificate by which its TLS is opened",
+        (None, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            "the client hung up when it saw the certificate by which its TLS is opened"
+        }
+        _ => return error,
+    };
+    let alert = alert.map_or_else(String::new, |alert| format!(" ({alert:?})"));
+    io::Error::other(format!(
+        "{why}{alert}: it may have authorities of its own, or know the host's certificate; a rule without methods and paths \
+         leaves its TLS closed"
+    ))
+}
+
+/// A client whose TLS is open.
+struct Opened {
+    connection: Arc<Connection>,
+    /// The host that it asked for.
+    name: Option<HostName>,
+    /// Whether it may have several requests under way.
+    several: bool,
+    counts: Arc<Counts>,
+    upstreams: Upstreams,
+    /// Requests that may be made, and where they go.
+    under_way: Mutex<HashMap<u64, (Asked, Option<Peer>)>>,
+}
+
+type Answer = Either<Full<Bytes>, Telling>;
+
+impl Opened {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<u64, (Asked, Option<Peer>)>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is still allowed, with all that is under way, by the policy as it is now.
+    fn judge_again(&self, policy: &NetworkPolicy) -> Result<(), Denied> {
+        let own = &self.connection.allowed;
+        let allowed = decide::connect(policy, &own.destination, own.port)?;
+        decide::tls(policy, &allowed, self.name.as_ref())?;
+        for (asked, peer) in self.under_way().values() {
+            let allowed = decide::request(policy, &allowed, asked.request())?;
+            peer.map_or(Ok(()), |peer| peer.judge(policy, &allowed))?;
+        }
+        Ok(())
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        let serial = self.counts.next_request();
+        let (parts, body) = request.into_parts();
+        let connection = &self.connection;
+        let trip = |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
+        let asked = match Asked::read(&parts) {
+            Ok(asked) => asked,
+            Err(bad) => {
+                let own = &connection.allowed;
+                let denied = denied(format!("a request on {}: {bad}", connection.what), Reason::Malformed);
+                return Ok(self.refuse(trip(own.destination.to_string(), own.port), &denied).await);
+            }
+        };
+        let mut trip = trip(asked.host.to_string(), asked.port);
+        trip.flow.request = Some(format!("{} {}", shortened(&asked.method), shortened(&asked.target)));
+        let passing = Passing { opened: self.clone(), serial };
+        let sent = Arc::new(Tally::default());
+        Ok(match passing.pass(asked, (parts, Sending::new(body, sent.clone())), &mut trip).await {
+            Ok((response, upstream)) => {
+                let (mut head, body) = response.into_parts();
+                strip_answer(&mut head.headers);
+                head.version = Version::HTTP_11;
+                let telling =
+                    Telling { body, sent, received: 0, failed: None, trip: Some(trip), upstream: Some(upstream), passing };
+                Response::from_parts(head, Either::Right(telling))
+            }
+            Err(Stop::Denied(denied) | Stop::Cut(denied)) => self.refuse(trip, &denied).await,
+            Err(stop) => {
+                let why = match stop {
+                    Stop::Io(error) => error.to_string(),
+                    _ => "the sandbox has ended".to_owned(),
+                };
+                let host = self.connection.allowed.destination.to_string();
+                trip.failed(&why).await;
+                plain(StatusCode::BAD_GATEWAY, format!("{host} did not answer: {why}\n"))
+            }
+        })
+    }
+
+    async fn refuse(&self, trip: Trip, denied: &Denied) -> Response<Answer> {
+        let refusal = Refusal::new(denied, self.connection.exec);
+        trip.denied(denied).await;
+        let status = StatusCode::from_bytes(&refusal.status.as_bytes()[..3]).unwrap_or(StatusCode::FORBIDDEN);
+        let mut response = plain(status, refusal.body);
+        let reason = HeaderValue::from_static(denied.reason.as_str());
+        response.headers_mut().insert(HeaderName::from_static("x-belljar-denied"), reason);
+        response
+    }
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Answer> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A request that is under way, until this is dropped.
+struct Passing {
+    opened: Arc<Opened>,
+    serial: u64,
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.opened.under_way().remove(&self.serial);
+    }
+}
+
+impl Passing {
+    /// Judges a request and makes it; answers the head of the answer, and the connection that it comes on.
+    async fn pass(
+        &self,
+        asked: Asked,
+        (mut parts, body): (Parts, Sending),
+        trip: &mut Trip,
+    ) -> Result<(Response<Incoming>, Upstream), Stop> {
+        let Opened { connection, upstreams, counts, .. } = &*self.opened;
+        let limits = &connection.served.limits;
+        let what = || format!("{} https://{}{}", shortened(&asked.method), asked.host, shortened(&asked.target));
+        limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
+        // As it is now, after the wait.
+        let policy = connection.policy()?;
+        let allowed = decide::request(&policy, &connection.allowed, asked.request())?;
+        if let Some(header) = overriding(&parts.headers) {
+            let what = format!("{} with the header {}, which can mean another request", what(), shortened(header));
+            return Err(denied(what, Reason::Malformed).into());
+        }
+        trip.allowed_by(&allowed);
+        // From here on it is judged again when the policy changes.
+        self.opened.under_way().insert(self.serial, (asked.clone(), None));
+        let mut upstream = match upstreams.take().await {
+            Some(upstream) => upstream,
+            None => upstreams.open(connection, self.opened.several, &allowed, counts).await?,
+        };
+        upstream.peer.judge(&*connection.policy()?, &allowed)?;
+        if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {
+            *peer = Some(upstream.peer);
+        }
+        trip.flow.address = upstream.peer.address();
+        trip.begin().await;
+        asked
+            .address(&mut parts, upstream.version())
+            .map_err(|bad| denied(format!("{}: {bad}", what()), Reason::Malformed))?;
+        let response = upstream.send(Request::from_parts(parts, body)).await;
+        let response = response.map_err(|error| match counts.reached() {
+            Some(reached) => Stop::Denied(denied(what(), reached.into())),
+            None => io::Error::other(error).into(),
+        })?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(io::Error::other("the host speaks another protocol").into());
+        }
+        Ok((response, upstream))
+    }
+}
+
+/// The body of an answer, at the end of which the request is written down.
+struct Telling {
+    body: Incoming,
+    sent: Arc<Tally>,
+    received: u64,
+    failed: Option<String>,
+    trip: Option<Trip>,
+    upstream: Option<Upstream>,
+    passing: Passing,
+}
+
+impl Body for Telling {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.received += frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
+            }
+            Poll::Ready(Some(Err(error))) => self.failed = Some(error.to_string()),
+            _ => {}
+        }
+        if (matches!(polled, Poll::Ready(None)) || self.body.is_end_stream())
+            && let Some(upstream) = self.upstream.take()
+        {
+            self.passing.opened.upstreams.give_back(upstream);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let Some(mut trip) = self.trip.take() else { return };
+        (trip.flow.sent, trip.flow.received) = (self.sent.get(), self.received);
+        let verdict = match self.failed.take() {
+            Some(error) => Verdict::Failed { error },
+            None => Verdict::Allowed,
+        };
+        tokio::spawn(trip.end(verdict));
+    }
+}

@@ -1,0 +1,181 @@
+//! What TLS is spoken on: the client's connection from its first word on, and connections to hosts whose bytes are counted.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::super::connection::Connection;
+use super::super::limits::{Limits, Reached, Way};
+use super::super::relay::Tally;
+
+/// The client, of whom some words have been read before.
+pub(super) struct Client {
+    connection: Arc<Connection>,
+    first: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn new(connection: Arc<Connection>, first: Vec<u8>) -> Self {
+        Self { connection, first }
+    }
+}
+
+impl AsyncRead for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let count = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first[..count]);
+            self.first.drain(..count);
+            return Poll::Ready(Ok(()));
+        }
+        let client = &self.connection.client;
+        loop {
+            ready!(client.poll_read_ready(context))?;
+            match client.try_read(buffer.initialize_unfilled()) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Client {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let client = &self.connection.client;
+        loop {
+            ready!(client.poll_write_ready(context))?;
+            match client.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Whoever is gone needs not be told.
+        let _ = rustix::net::shutdown(&self.connection.client, rustix::net::Shutdown::Write);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What went through, and the limit that was reached by it, if one was.
+#[derive(Debug, Default)]
+pub(in super::super) struct Counts {
+    pub(in super::super) sent: Tally,
+    pub(in super::super) received: Tally,
+    requests: AtomicU64,
+    reached: Mutex<Option<Reached>>,
+}
+
+impl Counts {
+    /// How many requests there were.
+    pub(in super::super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The number of another request.
+    pub(super) fn next_request(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn reached(&self) -> Option<Reached> {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<(), Reached>> + Send>>;
+
+/// A connection to a host: as fast as the limits allow.
+pub(super) struct Counted {
+    socket: TcpStream,
+    limits: Arc<Limits>,
+    counts: Arc<Counts>,
+    waiting: Option<Waiting>,
+}
+
+impl Counted {
+    pub(super) fn new(socket: TcpStream, limits: Arc<Limits>, counts: Arc<Counts>) -> Self {
+        Self { socket, limits, counts, waiting: None }
+    }
+
+    /// Counts what was moved. What must be waited for on account of it is waited for before the next.
+    fn moved(&mut self, way: Way, bytes: usize, context: &mut Context<'_>) -> io::Result<()> {
+        let bytes = bytes as u64;
+        match way {
+            Way::Out => self.counts.sent.add(bytes),
+            Way::In => self.counts.received.add(bytes),
+        }
+        let limits = self.limits.clone();
+        self.waiting = Some(Box::pin(async move { limits.passed(way, bytes).await }));
+        match self.poll_waiting(context) {
+            Poll::Ready(waited) => waited,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_waiting(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(waiting) = &mut self.waiting else { return Poll::Ready(Ok(())) };
+        let waited = ready!(waiting.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(waited.map_err(|reached| {
+            *self.counts.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(reached);
+            io::Error::new(io::ErrorKind::QuotaExceeded, "a limit of the network is reached")
+        }))
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_waiting(context))?;
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
+        let count = buffer.filled().len() - before;
+        Poll::Ready(self.moved(Way::In, count, context))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_waiting(context))?;
+        let count = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
+        Poll::Ready(self.moved(Way::Out, count, context).map(|()| count))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
