@@ -21,6 +21,7 @@ install-tools:
 
 test-tools: install-tools
 	@scripts/install-tools test
+	@scripts/install-tools agents
 
 test: test-tools lint ## Run every test, as CI does
 	@cargo test --locked --workspace --no-fail-fast --config "target.'cfg(unix)'.runner=['$(CURDIR)/scripts/test-within', '25']"

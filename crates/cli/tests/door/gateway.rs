@@ -10,29 +10,29 @@ use serde_json::{Value, json};
 use crate::world::{HttpServer, SERVER, World, until};
 
 /// A key, which must not be seen anywhere inside.
-const KEY: &str = "sk-test-canary-5dd1a7c0e3";
+pub const KEY: &str = "sk-test-canary-5dd1a7c0e3";
 
 /// A request as an upstream got it.
 #[derive(Clone, Debug)]
 pub struct Got {
     line: String,
-    headers: Vec<(String, String)>,
-    body: String,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
 }
 
 impl Got {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 /// A provider of the test's own, on the host's loopback, where only the host's programs are.
 pub struct Provider {
-    port: u16,
+    pub port: u16,
     got: Arc<Mutex<Vec<Got>>>,
 }
 
@@ -82,7 +82,7 @@ fn serve(mut stream: TcpStream, all: &Mutex<Vec<Got>>, reply: &dyn Fn(&Got, &mut
     }
 }
 
-fn send(stream: &mut TcpStream, status: &str, body: &str) {
+pub fn send(stream: &mut TcpStream, status: &str, body: &str) {
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -120,7 +120,7 @@ pub fn set_up(world: &World, provider: &Provider, more: &str) {
 pub const ASK: &str = "curl -sS --max-time 20 -H \"x-api-key: ${TOKEN:-$BELLJAR_TOKEN}\" -d \"${BODY:-{\\\"model\\\":\\\"small\\\"\\}}\" $ANTHROPIC_BASE_URL/v1/messages";
 
 /// What a sandbox had the gateway do.
-fn calls(world: &World, id: &str) -> Vec<Value> {
+pub fn calls(world: &World, id: &str) -> Vec<Value> {
     let path = world.home.path().join("sandboxes").join(id).join("calls");
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines()
@@ -129,33 +129,8 @@ fn calls(world: &World, id: &str) -> Vec<Value> {
         .collect()
 }
 
-#[test]
-fn a_call_is_made_with_the_key_and_the_key_is_nowhere_inside() {
-    let world = World::new();
-    let provider = Provider::start(message);
-    set_up(&world, &provider, "");
-    let id = world.create(&["--grant", "llm:chat"]);
-    let body = r#"{"model":"small","max_tokens":64000,"unknown":{"a":1.50}}"#;
-    let ran = world.json(&["exec", "-e", &format!("BODY={body}"), &id, "--", "sh", "-c", ASK]);
-    let said: Value =
-        serde_json::from_str(ran["stdout"].as_str().unwrap()).unwrap_or_else(|_| panic!("{ran}"));
-    assert_eq!(said["usage"]["output_tokens"], 30, "{ran}");
-    // The provider says back what it got, and its key is not among it.
-    assert!(!ran["stdout"].as_str().unwrap().contains(KEY), "{ran}");
-    let got = &provider.got()[0];
-    assert_eq!(got.header("x-api-key"), Some(KEY));
-    assert_eq!(got.body, r#"{"model":"small","max_tokens":100,"unknown":{"a":1.50}}"#);
-    assert!(!format!("{got:?}").contains("bjt_"), "the token stays here: {got:?}");
-    // What it cost, to the token: 1000 at 3, 200 at 0.3 and 30 at 15 dollars a million.
-    until("it is told", || calls(&world, &id).len() == 1);
-    let call = &calls(&world, &id)[0];
-    assert_eq!(
-        (call["nano_dollars"].as_u64(), call["is_final"].as_bool()),
-        (Some(3_000_000 + 60_000 + 450_000), Some(true)),
-        "{call}"
-    );
-    assert_eq!((call["operation"].as_str(), call["exec"].as_u64()), (Some("llm:chat"), Some(1)), "{call}");
-    // Everything that can be read inside, as its root: the environment and the memory of every process, and the files.
+/// Looks for the key in everything that can be read inside, as its root: the environment and the memory of every process, and the files.
+pub fn search_inside(world: &World, id: &str) {
     let search = "import os, sys
 key = sys.argv[1][::-1].encode()
 seen = looked = 0
@@ -186,7 +161,7 @@ print(seen, looked > 100)";
         "root",
         "--timeout",
         "100s",
-        &id,
+        id,
         "--",
         "python3",
         "-c",
@@ -194,6 +169,35 @@ print(seen, looked > 100)";
         &backwards,
     ]);
     assert_eq!(ran["stdout"], "0 True\n", "{ran}");
+}
+
+#[test]
+fn a_call_is_made_with_the_key_and_the_key_is_nowhere_inside() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    let body = r#"{"model":"small","max_tokens":64000,"unknown":{"a":1.50}}"#;
+    let ran = world.json(&["exec", "-e", &format!("BODY={body}"), &id, "--", "sh", "-c", ASK]);
+    let said: Value =
+        serde_json::from_str(ran["stdout"].as_str().unwrap()).unwrap_or_else(|_| panic!("{ran}"));
+    assert_eq!(said["usage"]["output_tokens"], 30, "{ran}");
+    // The provider says back what it got, and its key is not among it.
+    assert!(!ran["stdout"].as_str().unwrap().contains(KEY), "{ran}");
+    let got = &provider.got()[0];
+    assert_eq!(got.header("x-api-key"), Some(KEY));
+    assert_eq!(got.body, r#"{"model":"small","max_tokens":100,"unknown":{"a":1.50}}"#);
+    assert!(!format!("{got:?}").contains("bjt_"), "the token stays here: {got:?}");
+    // What it cost, to the token: 1000 at 3, 200 at 0.3 and 30 at 15 dollars a million.
+    until("it is told", || calls(&world, &id).len() == 1);
+    let call = &calls(&world, &id)[0];
+    assert_eq!(
+        (call["nano_dollars"].as_u64(), call["is_final"].as_bool()),
+        (Some(3_000_000 + 60_000 + 450_000), Some(true)),
+        "{call}"
+    );
+    assert_eq!((call["operation"].as_str(), call["exec"].as_u64()), (Some("llm:chat"), Some(1)), "{call}");
+    search_inside(&world, &id);
     // Nor is it, or the token, where we write things down.
     let token = world.shell(&id, "echo $BELLJAR_TOKEN")["stdout"].as_str().unwrap().trim().to_owned();
     assert!(token.starts_with("bjt_"));

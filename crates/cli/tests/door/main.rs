@@ -6,6 +6,7 @@
 mod surroundings;
 mod world;
 
+mod agents;
 mod attacks;
 mod attribution;
 mod command_line;

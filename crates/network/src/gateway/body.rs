@@ -77,12 +77,27 @@ impl Members {
         }
     }
 
-    /// The objects of a list; nothing if there is none.
-    pub fn list(&self, name: &str) -> Result<Option<Vec<Self>>, BadBody> {
-        let Some(place) = self.place(name) else { return Ok(None) };
-        let items: Option<Vec<Box<RawValue>>> = serde_json::from_str(self.0[place].1.get()).map_err(wrong)?;
+    /// Takes those objects out of a list that are not to be kept, and says whether it is empty then. What is kept stays as it was.
+    pub fn retain<E: From<BadBody>>(
+        &mut self,
+        name: &str,
+        mut is_kept: impl FnMut(&Self) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Some(place) = self.place(name) else { return Ok(false) };
+        let items: Option<Vec<Box<RawValue>>> =
+            serde_json::from_str(self.0[place].1.get()).map_err(|error| E::from(wrong(error)))?;
         let items = items.unwrap_or_default();
-        items.iter().map(|item| Self::parse(item.get().as_bytes())).collect::<Result<_, _>>().map(Some)
+        let mut kept = Vec::with_capacity(items.len());
+        for item in &items {
+            if is_kept(&Self::parse(item.get().as_bytes())?)? {
+                kept.push(item.get());
+            }
+        }
+        if kept.len() < items.len() {
+            let text = format!("[{}]", kept.join(","));
+            self.0[place].1 = RawValue::from_string(text).map_err(|error| E::from(wrong(error)))?;
+        }
+        Ok(kept.is_empty())
     }
 
     /// Has a member say this, or be gone where it is null; objects on the way are made.

@@ -281,7 +281,7 @@ impl Operation {
         }
         if prepared.kind == CallKind::Model {
             if !self.hosted_tools {
-                self.check_tools(&members)?;
+                self.take_out_tools(&mut members)?;
             }
             if self.kind != Kind::Gemini {
                 let asked = members.get("model")?.and_then(|model| Some(model.as_str()?.to_owned()));
@@ -305,37 +305,35 @@ impl Operation {
         Err(NotAllowed::Model { asked: asked.to_owned(), models: self.models.join(", ") })
     }
 
-    /// Refuses tools that the provider runs itself: by them it would reach what the sandbox must not.
-    fn check_tools(&self, members: &Members) -> Result<(), NotAllowed> {
+    /// Takes tools out that the provider runs itself: by them it would reach what the sandbox must not. Whoever offers them to a
+    /// model goes on without; what has no other purpose is refused.
+    fn take_out_tools(&self, members: &mut Members) -> Result<(), NotAllowed> {
         for name in RUN_BY_PROVIDERS {
             if members.get(name)?.is_some() {
                 return Err(NotAllowed::Parameter(name.into()));
             }
         }
-        for tool in members.list("tools")?.unwrap_or_default() {
-            self.check_tool(&tool)?;
+        if members.retain("tools", |tool| self.is_run_by_client(tool))? {
+            // A list of none is an error to some, and so is to choose among none.
+            for name in ["tools", "tool_choice", "toolConfig"] {
+                members.set(name, &Value::Null)?;
+            }
         }
         Ok(())
     }
 
-    fn check_tool(&self, tool: &Members) -> Result<(), NotAllowed> {
-        let refused = |name: &str| Err(NotAllowed::Parameter(format!("tools: {name}")));
+    fn is_run_by_client(&self, tool: &Members) -> Result<bool, NotAllowed> {
         if self.kind == Kind::Gemini {
             // Each kind of tool has a member of its own.
-            let hosted =
-                tool.names().find(|name| !matches!(*name, "functionDeclarations" | "function_declarations"));
-            return hosted.map_or(Ok(()), refused);
+            return Ok(tool.names().all(|name| matches!(name, "functionDeclarations" | "function_declarations")));
         }
         let kind = match tool.get("type")? {
-            None => return Ok(()),
+            None => return Ok(true),
             Some(kind) => kind.as_str().unwrap_or_default().to_owned(),
         };
         let is_own = |own: &&str| kind == **own || kind.strip_prefix(*own).is_some_and(dated);
         // Where it says where it is run, that may be at the provider.
-        if !RUN_BY_CLIENTS.iter().any(is_own) || tool.get("environment")?.is_some() {
-            return refused(&kind);
-        }
-        Ok(())
+        Ok(RUN_BY_CLIENTS.iter().any(is_own) && tool.get("environment")?.is_none())
     }
 
     /// Bounds how much a model may say, and tells that.
@@ -466,20 +464,38 @@ mod tests {
     #[test]
     fn tools_that_the_provider_runs_are_not_for_sandboxes() {
         let (claude, codex) = (operation("kind = \"anthropic\""), operation("kind = \"openai-responses\""));
-        let refused = [
-            (&claude, "/v1/messages", r#"{"model":"m","mcp_servers":[{"url":"https://x"}]}"#),
-            (&claude, "/v1/messages", r#"{"model":"m","tools":[{"type":"web_fetch_20250910","name":"f"}]}"#),
+        let (gemini, nothing) = (operation("kind = \"gemini\""), r#"{"model":"m"}"#);
+        for (operation, path, body, left) in [
             (
                 &claude,
                 "/v1/messages",
-                r#"{"model":"m","tools":[{"name":"a"},{"Type":"code_execution_20250522"}]}"#,
+                r#"{"model":"m","tools":[{"type":"web_fetch_20250910","name":"f"}],"tool_choice":{"type":"auto"}}"#,
+                nothing,
             ),
-            (&codex, "/v1/responses", r#"{"model":"m","tools":[{"type":"mcp","server_url":"https://x"}]}"#),
+            (
+                &claude,
+                "/v1/messages",
+                r#"{"model":"m","tools":[{"name":"a", "x": 1.50},{"Type":"code_execution_20250522"}]}"#,
+                r#"{"model":"m","tools":[{"name":"a", "x": 1.50}]}"#,
+            ),
+            (&codex, "/v1/responses", r#"{"model":"m","tools":[{"type":"mcp","server_url":"https://x"}]}"#, nothing),
             (
                 &codex,
                 "/v1/responses",
-                r#"{"model":"m","tools":[{"type":"shell","environment":{"type":"container_auto"}}]}"#,
+                r#"{"model":"m","tools":[{"type":"shell","environment":{"type":"container_auto"}},{"type":"web_search"}]}"#,
+                nothing,
             ),
+            (
+                &gemini,
+                "/v1beta/models/m:generateContent",
+                r#"{"tools":[{"googleSearch":{}},{"functionDeclarations":[]},{"functionDeclarations":[],"codeExecution":{}}]}"#,
+                r#"{"tools":[{"functionDeclarations":[]}]}"#,
+            ),
+        ] {
+            assert_eq!(prepared(operation, post(path), body).unwrap(), left, "{body}");
+        }
+        let refused = [
+            (&claude, "/v1/messages", r#"{"model":"m","mcp_servers":[{"url":"https://x"}]}"#),
             (&codex, "/v1/responses", r#"{"model":"m","web_search_options":{}}"#),
         ];
         for (operation, path, body) in refused {
