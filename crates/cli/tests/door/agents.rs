@@ -80,7 +80,7 @@ fn as_anthropic(got: &Got, to: &mut TcpStream) {
     }
     let said = match count(got, "\"tool_result\"") {
         turn @ 0..2 => {
-            let input = json!({ "command": [BEYOND, WORK][turn], "description": "work" });
+            let input = json!({ "command": ([BEYOND, WORK][turn]), "description": "work" });
             json!([
                 { "type": "content_block_start", "index": 0, "content_block": { "type": "tool_use", "id": format!("toolu_{turn}"), "name": "Bash", "input": {} } },
                 { "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": input.to_string() } },
@@ -122,7 +122,7 @@ fn claude_code_works_with_a_token_alone() {
 fn as_responses(got: &Got, to: &mut TcpStream) {
     let item = match count(got, "\"function_call_output\"") {
         turn @ 0..2 => {
-            let arguments = json!({ "cmd": [BEYOND, WORK][turn] }).to_string();
+            let arguments = json!({ "cmd": ([BEYOND, WORK][turn]) }).to_string();
             json!({ "type": "function_call", "id": format!("fc_{turn}"), "call_id": format!("call_{turn}"), "name": "exec_command", "arguments": arguments })
         }
         _ => json!({ "type": "message", "id": "msg_1", "role": "assistant", "content": [{ "type": "output_text", "text": "all done" }] }),

@@ -8,12 +8,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::surroundings::{belljar, patience};
+use crate::surroundings::{announce, belljar, patience, processes};
 
 /// What is public, and what is not.
 pub const SERVER: &str = "93.184.215.14";
@@ -110,8 +111,28 @@ impl World {
         command
     }
 
+    /// Runs a command, which must come to an end.
     pub fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
+        let child = self.command(words).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        let (what, limit) = (format!("{words:?}"), patience(Duration::from_secs(240)));
+        let watch = std::thread::spawn(move || {
+            let hangs = ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            if hangs {
+                announce(&format!("{what} hangs:\n{}", processes::threads(pid)));
+                processes::send(pid, rustix::process::Signal::KILL);
+            }
+            hangs
+        });
+        let output = child.wait_with_output().unwrap();
+        drop(done);
+        assert!(!watch.join().unwrap(), "{words:?} hung; the door says:\n{}", self.log());
+        output
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("door.log")).unwrap_or_default()
     }
 
     pub fn json(&self, words: &[&str]) -> Value {
@@ -165,11 +186,10 @@ impl Drop for World {
             self.run(&[&["rm", "-f"], &ids[..]].concat());
         }
         if let Some(supervisor) = self.door("supervisor") {
-            crate::surroundings::processes::send(supervisor, rustix::process::Signal::KILL);
+            processes::send(supervisor, rustix::process::Signal::KILL);
         }
         if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.home.path().join("door.log")).unwrap_or_default();
-            eprintln!("the door says:\n{log}");
+            eprintln!("the door says:\n{}", self.log());
         }
     }
 }

@@ -89,3 +89,21 @@ pub fn send(pid: i32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
 }
+
+/// What the threads of a process wait for, and those of every process of ours.
+pub fn threads(pid: i32) -> String {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let processes = pids.filter_map(Process::read);
+    let ours = processes.filter(|process| process.pid == pid || process.command.contains("belljar"));
+    let describe = |process: Process| {
+        let command: String = process.command.replace('\0', " ").chars().take(160).collect();
+        let tasks = fs::read_dir(format!("/proc/{}/task", process.pid)).into_iter().flatten().flatten();
+        let tasks = tasks.map(|task| {
+            let says = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            format!("  {} in {}, call {}", says("comm").trim(), says("wchan"), says("syscall"))
+        });
+        format!("{} {command}\n{}", process.pid, tasks.collect::<String>())
+    };
+    ours.map(describe).collect()
+}
