@@ -39,8 +39,8 @@ FUZZ_SECONDS ?= 3600
 fuzz: test-tools ## Look for inputs that break what reads foreign bytes: FUZZ_SECONDS (an hour) for each target
 	@scripts/fuzz run --seconds $(FUZZ_SECONDS)
 
-fuzz-short: test-tools ## The same, a minute for each target
-	@scripts/fuzz run --seconds 60
+fuzz-short: test-tools ## The same, half a minute for each target
+	@scripts/fuzz run --seconds 30
 
 soak: build ## Ten thousand sandboxes and twenty thousand sessions, with what watches over them killed at random
 	@scripts/soak $(CARGO_TARGET_DIR)/release/belljar

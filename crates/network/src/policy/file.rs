@@ -110,7 +110,10 @@ fn read_json(text: &str) -> Result<NetworkPolicy, FileErrors> {
     let policy: NetworkPolicy = serde_json::from_str(text).map_err(|error| {
         let place = format!(" at line {} column {}", error.line(), error.column());
         let reason = error.to_string();
-        at(error.line(), error.column(), reason.strip_suffix(&place).unwrap_or(&reason).to_owned())
+        // Its columns are bytes.
+        let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let before = line.char_indices().take_while(|(at, _)| at + 1 < error.column()).count();
+        at(error.line(), before + 1, reason.strip_suffix(&place).unwrap_or(&reason).to_owned())
     })?;
     policy.check().map_err(|error| at(1, 1, error.message))?;
     Ok(policy)
@@ -311,6 +314,7 @@ mod tests {
             assert!(found[0].0 == line && found[0].2.contains(says) && found.len() == 1, "{text}: {found:?}");
             assert!(!found[0].2.contains("column"), "{found:?}");
         }
+        assert_eq!(errors("{\"\u{e9}\u{e9}\" 1}")[0].1, 7, "columns are characters");
     }
 
     #[test]
