@@ -4,6 +4,7 @@
 
 mod latency;
 mod memory;
+mod opened;
 mod start;
 mod throughput;
 mod world;
@@ -63,6 +64,9 @@ pub(crate) async fn measure_here(args: &Args, scratch: &Path, results: &Path) ->
     }
     if args.wants_contestant("throughput") {
         throughput::measure(args, &world, &mut report).await?;
+    }
+    if args.wants_contestant("opened") {
+        opened::measure(args, &world, scratch, &mut report).await?;
     }
     if args.wants_contestant("start") {
         start::measure(args, &world, &mut report).await?;

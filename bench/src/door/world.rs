@@ -3,9 +3,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belljar_core::{
@@ -15,13 +17,14 @@ use belljar_core::{
 use belljar_jail::doorway;
 use belljar_network::door::{Client, LOG_FILE};
 
+use super::opened::Certificates;
 use crate::bell::{self, Bell, beside};
 use crate::error::{BenchError, Result, at};
 
 /// Where the server is, and by which name.
-const SERVER: (&str, &str) = ("93.184.215.14", "server.test");
+pub(super) const SERVER: (&str, &str) = ("93.184.215.14", "server.test");
 /// Where the proxy is.
-const PROXY: (&str, &str) = ("93.184.215.15", "proxy.test");
+pub(super) const PROXY: (&str, &str) = ("93.184.215.15", "proxy.test");
 const PORT: u16 = 80;
 
 /// The ways to the server.
@@ -63,6 +66,7 @@ pub(super) struct World {
     pub(super) bell: Bell,
     stand_in: Bell,
     doors: Doors,
+    certificates: Certificates,
     _server: Program,
     _proxy: Program,
 }
@@ -82,7 +86,8 @@ impl World {
         let (server, proxy) = (format!("{}:{PORT}", SERVER.0), format!("{}:{PORT}", PROXY.0));
         let server_program = Program::start(&["serve", &server], Stdio::null())?;
         let proxy_program = Program::start(&["proxy", &proxy, &server], Stdio::null())?;
-        let doors = Doors::default();
+        let certificates = Certificates::make(scratch)?;
+        let doors = Doors { believed: certificates.authority.clone(), ..Doors::default() };
         let bell = Bell::open_with(scratch, |home| {
             let (program, at, doors) = (beside("belljar")?, home.to_owned(), doors.clone());
             Ok(Arc::new(Client::new(home, Box::new(move || doors.open(&program, &at)))))
@@ -92,7 +97,12 @@ impl World {
         let stand_in = Bell::open_with(&place, |home| {
             Ok(Arc::new(StandIn { sandboxes: home.join("sandboxes"), server, proxies: Mutex::default() }))
         })?;
-        Ok(Self { bell, stand_in, doors, _server: server_program, _proxy: proxy_program })
+        Ok(Self { bell, stand_in, doors, certificates, _server: server_program, _proxy: proxy_program })
+    }
+
+    /// Of the servers that speak TLS.
+    pub(super) fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     /// A sandbox that may reach the server, without a bound that could be felt.
@@ -144,7 +154,7 @@ impl World {
 
     /// The process that keeps the door.
     pub(super) fn supervisor(&self) -> Result<u32> {
-        let doors = self.doors.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let doors = self.doors.open.lock().unwrap_or_else(PoisonError::into_inner);
         let last = doors.last().map(|Program(child)| child.id());
         last.ok_or_else(|| BenchError::Invalid("the door was not opened".into()))
     }
@@ -214,16 +224,36 @@ impl Door for StandIn {
 /// What the sandboxes of the bench may reach: the server, as much and as often as they can. Its address is the machine's own,
 /// which takes a rule about it.
 pub(super) fn policy() -> Result<NetworkPolicy> {
-    let rule =
-        |text: String| text.parse::<Rule>().map_err(|error| BenchError::Invalid(format!("{text}: {error}")));
     let allow = vec![rule(SERVER.1.into())?, rule(format!("{}:{PORT}", SERVER.0))?];
-    let limits = NetLimits {
+    Ok(NetworkPolicy::Allowlist(Rules { allow, limits: free(), ..Rules::default() }))
+}
+
+pub(super) fn rule(text: String) -> Result<Rule> {
+    text.parse().map_err(|error| BenchError::Invalid(format!("{text}: {error}")))
+}
+
+/// Limits that nobody reaches here.
+pub(super) fn free() -> NetLimits {
+    NetLimits {
         connections: 1024,
         requests_per_second: 1_000_000,
         bytes_per_second: ByteSize(1 << 40),
         total_bytes: ByteSize(1 << 60),
-    };
-    Ok(NetworkPolicy::Allowlist(Rules { allow, limits, ..Rules::default() }))
+    }
+}
+
+/// Waits until somebody can be reached there.
+pub(super) fn wait_for(address: &str) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match TcpStream::connect(address) {
+            Ok(_) => return Ok(()),
+            Err(source) if Instant::now() > end => {
+                return Err(BenchError::Start { program: format!("what is to be at {address}"), source });
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
 }
 
 /// A line of shell that holds a connection to the server, and says so once something has come through it.
@@ -234,26 +264,35 @@ pub(super) fn hold() -> String {
 
 /// The doors that were opened. The last one is open.
 #[derive(Clone, Default)]
-struct Doors(Arc<Mutex<Vec<Program>>>);
+struct Doors {
+    /// Whom they believe.
+    believed: PathBuf,
+    open: Arc<Mutex<Vec<Program>>>,
+}
 
 impl Doors {
     fn open(&self, program: &Path, home: &Path) -> io::Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(home.join(LOG_FILE))?;
         let mut command = Command::new(program);
-        command.arg("door-supervisor").arg(home);
+        command.arg("door-supervisor").arg(home).env("SSL_CERT_FILE", &self.believed);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Program(child));
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).push(Program(child));
         Ok(())
     }
 }
 
 /// A program that is gone with this value.
 #[derive(Debug)]
-struct Program(Child);
+pub(super) struct Program(Child);
 
 impl Program {
+    /// One that was started.
+    pub(super) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     /// Starts the server or the proxy, and waits until it is ready.
-    fn start(words: &[&str], input: Stdio) -> Result<Self> {
+    pub(super) fn start(words: &[&str], input: Stdio) -> Result<Self> {
         let wrong = |source| BenchError::Start { program: "belljar-peer".into(), source };
         let mut command = Command::new(beside("belljar-peer")?);
         let child = command.args(words).stdin(input).stdout(Stdio::piped()).spawn();

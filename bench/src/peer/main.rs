@@ -4,8 +4,11 @@
 
 mod proxy;
 mod server;
+mod tls;
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const HELP: &str = "\
 The server and the proxy of the bench. Each says `ready` once it can be reached, and ends when it is killed.
@@ -13,6 +16,10 @@ The server and the proxy of the bench. Each says `ready` once it can be reached,
 Usage: belljar-peer serve ADDRESS           answer `GET /BYTES` and `PUT /` of HTTP/1.1, and `down BYTES` and `up BYTES`
        belljar-peer proxy ADDRESS SERVER    pass on every connection to a server as it is; with the address `-`,
                                            those to the socket at standard input
+       belljar-peer serve-tls ADDRESS KEY CERTIFICATE
+                                           answer every request over TLS, of HTTP/1.1 or HTTP/2
+       belljar-peer provide ADDRESS MILLISECONDS
+                                           stream an answer for as long as it is listened to, a word each time
 ";
 
 fn main() -> ExitCode {
@@ -24,6 +31,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["serve", address] => server::run(address),
+        ["serve-tls", address, key, certificate] => tls::run(address, Path::new(key), Path::new(certificate)),
+        ["provide", address, every] if every.parse::<u64>().is_ok() => {
+            tls::run_provider(address, Duration::from_millis(every.parse().unwrap_or(0)))
+        }
         ["proxy", address, server] => proxy::run(address, server),
         _ => {
             eprint!("{HELP}");

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod secure;
 
 use std::fs;
 use std::hint::black_box;
@@ -24,6 +25,11 @@ Usage: belljar-work cpu COUNT            mix numbers, without a system call
                                          the nanoseconds of each, its connection included
        belljar-work move down|up raw|http BYTES HOST:PORT
                                          move this much on one connection
+       belljar-work ask-tls COUNT HOST:PORT CERTIFICATES
+                                         make requests over TLS, all on one connection
+       belljar-work load-tls CONNECTIONS SECONDS HOST:PORT CERTIFICATES
+                                         make as many as can be made on so many; prints how many in a second
+       belljar-work stream COUNT         hold so many answers of the gateway's that stream
        belljar-work bomb KIND SECONDS    take all there is: processors, memory or sockets (only inside a sandbox!)
 ";
 
@@ -47,6 +53,17 @@ fn main() -> ExitCode {
         ["move", way @ ("down" | "up"), form @ ("raw" | "http"), bytes, host] if number(bytes).is_some() => {
             client::carry(*way == "up", *form == "http", number(bytes).unwrap_or(0), host)
         }
+        ["ask-tls", count, host, believed] if number(count).is_some() => {
+            secure::Server::new(host, Path::new(believed)).and_then(|server| server.ask(number(count).unwrap_or(0)))
+        }
+        ["load-tls", connections, seconds, host, believed]
+            if number(connections).is_some() && number(seconds).is_some() =>
+        {
+            let span = Duration::from_secs(number(seconds).unwrap_or(0));
+            secure::Server::new(host, Path::new(believed))
+                .and_then(|server| server.load(number(connections).unwrap_or(0), span))
+        }
+        ["stream", count] if number(count).is_some() => secure::stream(number(count).unwrap_or(0)),
         ["bomb", kind @ ("processors" | "memory" | "sockets"), seconds] if number(seconds).is_some() => {
             bomb(kind, Duration::from_secs(number(seconds).unwrap_or(0)))
         }
