@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::{
-    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Limits, NetworkPolicy, Provider, Sandbox, SandboxSpec,
+    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Grant, Limits, NetworkPolicy, Provider, Sandbox, SandboxSpec,
     UserName,
 };
 use belljar_providers::home::Home;
@@ -63,9 +63,21 @@ impl Bell {
         limits: Limits,
         network: NetworkPolicy,
     ) -> Result<Arc<dyn Sandbox>> {
+        self.make(SandboxSpec { limits, network, ..SandboxSpec::default() }).await
+    }
+
+    /// Makes a sandbox with this network, for which the gateway does this.
+    pub(crate) async fn create_for(
+        &self,
+        network: NetworkPolicy,
+        grant: Option<Grant>,
+    ) -> Result<Arc<dyn Sandbox>> {
+        self.make(SandboxSpec { network, grant, ..SandboxSpec::default() }).await
+    }
+
+    async fn make(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let ttl = Duration::from_secs(1800);
-        let spec = SandboxSpec { limits, ttl, network, tied_to_creator: true, ..SandboxSpec::default() };
-        Ok(self.jail.create(spec).await?)
+        Ok(self.jail.create(SandboxSpec { ttl, tied_to_creator: true, ..spec }).await?)
     }
 
     /// Puts the program of the load into a sandbox; answers with its path there.

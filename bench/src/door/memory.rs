@@ -80,12 +80,17 @@ async fn hold_all(world: &World, count: usize) -> Result<Vec<Arc<dyn Sandbox>>> 
 }
 
 async fn connect(sandbox: &dyn Sandbox) -> Result<()> {
-    let mut request = ExecRequest::argv(["bash", "-c", &hold()]);
+    await_word(sandbox, &["bash", "-c", &hold()], "held").await
+}
+
+/// Starts a command that goes on, and waits until it says this.
+pub(super) async fn await_word(sandbox: &dyn Sandbox, words: &[&str], word: &str) -> Result<()> {
+    let mut request = ExecRequest::argv(words.iter().copied());
     request.timeout = HELD;
     let holder = sandbox.execs()?.start(request).await?;
     loop {
         match holder.next().await? {
-            Some(ExecEvent::Output { bytes, .. }) if bytes.starts_with(b"held") => return Ok(()),
+            Some(ExecEvent::Output { bytes, .. }) if bytes.starts_with(word.as_bytes()) => return Ok(()),
             Some(ExecEvent::Output { bytes, .. }) => {
                 return Err(BenchError::Invalid(String::from_utf8_lossy(&bytes).into_owned()));
             }
@@ -100,9 +105,9 @@ async fn connect(sandbox: &dyn Sandbox) -> Result<()> {
 
 /// What a process takes, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Weight {
+pub(super) struct Weight {
     private: u64,
-    pss: u64,
+    pub(super) pss: u64,
 }
 
 impl Weight {
@@ -113,21 +118,33 @@ impl Weight {
     }
 }
 
-fn weigh(supervisor: u32) -> Result<[(&'static str, Weight); 2]> {
+/// What the processes of the door take, in this order: its supervisor, its worker, and the gateway if there is one.
+pub(super) fn weigh(supervisor: u32) -> Result<Vec<(&'static str, Weight)>> {
     let weigh = |pid: u32| {
         let path = format!("/proc/{pid}/smaps_rollup");
         let text = fs::read_to_string(&path).map_err(at(Path::new(&path)))?;
         Weight::read(&text).ok_or_else(|| BenchError::Invalid(format!("{path} cannot be understood")))
     };
-    Ok([("supervisor", weigh(supervisor)?), ("worker", weigh(worker(supervisor)?)?)])
+    let mut weights = vec![("supervisor", weigh(supervisor)?), ("worker", weigh(worker(supervisor)?)?)];
+    if let Some(gateway) = child(supervisor, "door-gateway")? {
+        weights.push(("gateway", weigh(gateway)?));
+    }
+    Ok(weights)
 }
 
-/// The only child of the supervisor.
 fn worker(supervisor: u32) -> Result<u32> {
+    child(supervisor, "door-worker")?.ok_or_else(|| BenchError::Invalid("the door has no worker".into()))
+}
+
+/// The child of the supervisor that is this part of the door.
+fn child(supervisor: u32, part: &str) -> Result<Option<u32>> {
     let path = format!("/proc/{supervisor}/task/{supervisor}/children");
     let children = fs::read_to_string(&path).map_err(at(Path::new(&path)))?;
-    let worker = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
-    worker.ok_or_else(|| BenchError::Invalid("the door has no worker".into()))
+    let is_it = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(part.as_bytes())
+    };
+    Ok(children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_it))
 }
 
 /// How many connections of sandboxes the worker has: besides the four sockets of each there are two for each of them.

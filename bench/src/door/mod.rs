@@ -6,6 +6,7 @@ mod latency;
 mod memory;
 mod opened;
 mod start;
+mod streams;
 mod throughput;
 mod world;
 
@@ -73,6 +74,9 @@ pub(crate) async fn measure_here(args: &Args, scratch: &Path, results: &Path) ->
     }
     if args.wants_contestant("memory") {
         memory::measure(args, &world, &mut report).await?;
+    }
+    if args.wants_contestant("streams") {
+        streams::measure(args, &world, &mut report).await?;
     }
     world.leave()?;
     let json = serde_json::to_vec(&report).map_err(|error| at(results)(error.into()))?;
