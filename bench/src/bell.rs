@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::{
-    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Grant, Limits, NetworkPolicy, Provider, Sandbox, SandboxSpec,
-    UserName,
+    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Grant, Limits, NetworkPolicy, Provider, Sandbox,
+    SandboxSpec, UserName,
 };
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;

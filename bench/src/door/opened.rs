@@ -45,7 +45,8 @@ impl Certificates {
         let key = KeyPair::generate().map_err(wrong)?;
         let names = vec![SERVER.1.to_owned(), PROXY.1.to_owned()];
         let issuer = Issuer::new(parameters, own_key);
-        let leaf = CertificateParams::new(names).and_then(|leaf| leaf.signed_by(&key, &issuer)).map_err(wrong)?;
+        let leaf =
+            CertificateParams::new(names).and_then(|leaf| leaf.signed_by(&key, &issuer)).map_err(wrong)?;
         let put = |name: &str, text: String| {
             let path = scratch.join(name);
             fs::write(&path, text).map_err(at(&path)).map(|()| path)
@@ -67,16 +68,19 @@ impl Certificates {
 /// mitmproxy before the server, if it is there, and whom its clients must believe.
 fn mitmproxy(certificates: &Certificates, scratch: &Path) -> Result<(Program, PathBuf)> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache"))).unwrap_or_default();
+    let cache =
+        cache.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache"))).unwrap_or_default();
     let program = cache.join("belljar/mitmproxy/bin/mitmdump");
     let place = scratch.join("mitmproxy");
     let mut command = Command::new(&program);
     let trusted = format!("ssl_verify_upstream_trusted_ca={}", certificates.authority.display());
-    let (mode, own) = (format!("reverse:https://{}:{PORT}", SERVER.1), format!("confdir={}", place.display()));
+    let (mode, own) =
+        (format!("reverse:https://{}:{PORT}", SERVER.1), format!("confdir={}", place.display()));
     command.args(["-q", "--mode", &mode, "--listen-host", PROXY.0, "--listen-port", "443"]);
     command.args(["--set", &trusted, "--set", &own, "--set", "http2=false", "--set", "block_global=false"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let program = Program::of(child.map_err(|source| BenchError::Start { program: "mitmdump".into(), source })?);
+    let program =
+        Program::of(child.map_err(|source| BenchError::Start { program: "mitmdump".into(), source })?);
     wait_for(&format!("{}:{PORT}", PROXY.0))?;
     Ok((program, place.join("mitmproxy-ca-cert.pem")))
 }
@@ -118,21 +122,26 @@ pub(super) async fn measure(args: &Args, world: &World, scratch: &Path, report: 
     eprintln!();
     sandbox.cleanup().await?;
     let columns = ["way", "p50 ms", "p99 ms", "more p50 ms", "requests/s", "over mitmproxy"];
-    let mut table = Table::new("A small request over TLS to this machine, on a connection that is kept", &columns);
+    let mut table =
+        Table::new("A small request over TLS to this machine, on a connection that is kept", &columns);
     let (direct, slow) = (times[0].median(), rates[1].median());
     for ((way, title), (times, rates)) in WAYS.into_iter().zip(times.iter().zip(&rates)) {
         let place = format!("door.opened.{way}");
         let more = times.median().zip(direct).map(|(time, direct)| time - direct);
         let over = rates.median().zip(slow).map(|(rate, slow)| rate / slow);
         report.set_times(&place, times);
-        for (name, value) in [("added_ms", more), ("requests_per_second", rates.median()), ("over_mitmproxy", over)] {
+        for (name, value) in
+            [("added_ms", more), ("requests_per_second", rates.median()), ("over_mitmproxy", over)]
+        {
             if let Some(value) = value {
                 report.set(format!("{place}.{name}"), value);
             }
         }
         print::row(&mut table, title, &[times.median(), times.p99(), more, rates.median(), over]);
     }
-    table.notes.push(format!("Requests a second: {CONNECTIONS} connections for {seconds} s, medians of {rounds}."));
+    table
+        .notes
+        .push(format!("Requests a second: {CONNECTIONS} connections for {seconds} s, medians of {rounds}."));
     report.tables.push(table);
     Ok(())
 }
@@ -149,10 +158,14 @@ impl Client<'_> {
             Self::Outside(host, believed) => {
                 let mut command = Command::new(beside("belljar-work")?);
                 let output = command.args(words).arg(format!("{host}:{PORT}")).arg(believed).output();
-                let output = output.map_err(|source| BenchError::Start { program: "belljar-work".into(), source })?;
+                let output =
+                    output.map_err(|source| BenchError::Start { program: "belljar-work".into(), source })?;
                 if !output.status.success() {
                     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                    return Err(BenchError::Failed { program: format!("belljar-work {words:?} {host}"), why });
+                    return Err(BenchError::Failed {
+                        program: format!("belljar-work {words:?} {host}"),
+                        why,
+                    });
                 }
                 output.stdout
             }

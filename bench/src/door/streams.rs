@@ -28,7 +28,8 @@ pub(super) async fn measure(args: &Args, world: &World, report: &mut Report) -> 
     let count = if args.quick { 400 } else { 2000 };
     raise_open_files();
     let config = world.bell.home().join("gateway.toml");
-    let text = format!("[operations.\"{OPERATION}\"]\nkind = \"anthropic\"\nupstream = \"http://{PROVIDER}\"\n");
+    let text =
+        format!("[operations.\"{OPERATION}\"]\nkind = \"anthropic\"\nupstream = \"http://{PROVIDER}\"\n");
     fs::write(&config, text).map_err(at(&config))?;
     let _provider = Program::start(&["provide", PROVIDER, EVERY_MS], Stdio::null())?;
     let mut sandboxes = Vec::new();

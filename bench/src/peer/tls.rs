@@ -42,7 +42,9 @@ pub(super) fn run(address: &str, key: &Path, certificate: &Path) -> io::Result<(
             });
             let stream = TokioIo::new(stream);
             let served = if is_two {
-                hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(stream, answer).await
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(stream, answer)
+                    .await
             } else {
                 hyper::server::conn::http1::Builder::new().serve_connection(stream, answer).await
             };
@@ -69,7 +71,8 @@ pub(super) fn run_provider(address: &str, every: Duration) -> io::Result<()> {
             response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
             Ok::<_, hyper::Error>(response)
         });
-        let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
+        let served =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
         served.map_err(io::Error::other)
     })
 }

@@ -54,7 +54,8 @@ fn main() -> ExitCode {
             client::carry(*way == "up", *form == "http", number(bytes).unwrap_or(0), host)
         }
         ["ask-tls", count, host, believed] if number(count).is_some() => {
-            secure::Server::new(host, Path::new(believed)).and_then(|server| server.ask(number(count).unwrap_or(0)))
+            secure::Server::new(host, Path::new(believed))
+                .and_then(|server| server.ask(number(count).unwrap_or(0)))
         }
         ["load-tls", connections, seconds, host, believed]
             if number(connections).is_some() && number(seconds).is_some() =>

@@ -94,7 +94,9 @@ impl Server {
                     })
                 })
                 .collect();
-            clients.into_iter().try_for_each(|client| client.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+            clients
+                .into_iter()
+                .try_for_each(|client| client.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
         })?;
         println!("{}", count.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64());
         Ok(())

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{Authority, Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId};
+use crate::{
+    Authority, Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId,
+};
 
 /// Something that went through the door, or was turned away there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

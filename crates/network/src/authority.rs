@@ -106,8 +106,8 @@ pub(crate) enum Error {
 
 #[cfg(test)]
 mod tests {
-    use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::pki_types::ServerName;
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 

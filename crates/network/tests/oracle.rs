@@ -242,7 +242,8 @@ fn decided(policy: &NetworkPolicy, ask: &Ask) -> bool {
         return unopened && decide::address(policy, &allowed, ip).is_ok();
     }
     let target = PATHS[ask.path].0;
-    let request = Request { host: &destination, port: ask.port, method: ask.method, target, tls: ask.port == 443 };
+    let request =
+        Request { host: &destination, port: ask.port, method: ask.method, target, tls: ask.port == 443 };
     let Ok(allowed) = decide::request(policy, &allowed, request) else { return false };
     decide::address(policy, &allowed, ip).is_ok()
 }

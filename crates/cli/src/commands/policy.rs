@@ -183,7 +183,13 @@ impl Wanted {
                 Ok(allowed)
             }
             How::Request { method, target } => {
-                let request = Request { host: &self.destination, port: self.port, method, target, tls: self.port == 443 };
+                let request = Request {
+                    host: &self.destination,
+                    port: self.port,
+                    method,
+                    target,
+                    tls: self.port == 443,
+                };
                 decide::request(policy, &allowed, request)
             }
         }

@@ -10,7 +10,7 @@ use crate::gateway::{Got, KEY, Provider, calls, search_inside, send};
 use crate::world::{World, until};
 
 /// Where `scripts/install-tools agents` puts them.
-fn agents() -> PathBuf {
+pub fn agents() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
     let place = cache.join("belljar/agents");
@@ -45,7 +45,8 @@ fn work(world: &World, provider: &Provider, agent: &Path, script: &str) -> Value
     let told: Vec<_> = provider.got();
     assert!(!told.is_empty(), "it asked nothing: {ran}");
     for got in told.iter().filter(|got| !got.body.is_empty()) {
-        let keys = [got.header("x-api-key"), got.header("authorization")].map(|key| key.unwrap_or_default().to_owned());
+        let keys = [got.header("x-api-key"), got.header("authorization")]
+            .map(|key| key.unwrap_or_default().to_owned());
         assert!(keys.iter().any(|key| key.ends_with(KEY)), "{:?}", got.headers);
         assert_eq!(got.json()["model"], "small", "{}", got.body);
         assert!(!format!("{got:?}").contains("bjt_"), "the token stays here");
@@ -54,7 +55,10 @@ fn work(world: &World, provider: &Provider, agent: &Path, script: &str) -> Value
     until("all is told", || calls(world, &id).iter().filter(|call| call["refused"] != true).count() >= 2);
     let priced = calls(world, &id);
     let priced: Vec<_> = priced.iter().filter(|call| call["model"] == "small").collect();
-    assert!(priced.iter().all(|call| call["nano_dollars"].as_u64() > Some(0) && call["is_final"] == true), "{priced:?}");
+    assert!(
+        priced.iter().all(|call| call["nano_dollars"].as_u64() > Some(0) && call["is_final"] == true),
+        "{priced:?}"
+    );
     json!({ "ran": ran, "id": id })
 }
 
@@ -64,7 +68,8 @@ fn refusals(world: &World, id: &str) -> usize {
 
 fn stream(to: &mut TcpStream, events: &[Value]) {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-    let events = events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()));
+    let events =
+        events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()));
     let _ = to.write_all((head.to_owned() + &events.collect::<String>()).as_bytes());
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
@@ -125,7 +130,9 @@ fn as_responses(got: &Got, to: &mut TcpStream) {
             let arguments = json!({ "cmd": ([BEYOND, WORK][turn]) }).to_string();
             json!({ "type": "function_call", "id": format!("fc_{turn}"), "call_id": format!("call_{turn}"), "name": "exec_command", "arguments": arguments })
         }
-        _ => json!({ "type": "message", "id": "msg_1", "role": "assistant", "content": [{ "type": "output_text", "text": "all done" }] }),
+        _ => {
+            json!({ "type": "message", "id": "msg_1", "role": "assistant", "content": [{ "type": "output_text", "text": "all done" }] })
+        }
     };
     let usage = json!({
         "input_tokens": 1000, "input_tokens_details": { "cached_tokens": 200 }, "output_tokens": 30,
@@ -156,7 +163,8 @@ wire_api = \"responses\"
 env_key = \"OPENAI_API_KEY\"
 END
 ./agent exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox 'make a file' </dev/null; cat made";
-    let agents = agents().join("node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex");
+    let agents =
+        agents().join("node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex");
     let done = work(&world, &provider, &agents, script);
     let said = done["ran"]["stdout"].as_str().unwrap();
     assert!(said.ends_with("made\n") && said.contains("all done"), "{done}");

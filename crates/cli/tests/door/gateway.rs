@@ -516,6 +516,7 @@ fn a_key_that_is_said_back_is_not_passed_on() {
             }
             "reason" => (format!("you gave {key}"), Vec::new(), "{}".to_owned()),
             "encoded" => ("OK".to_owned(), b"content-encoding: x-odd\r\n".to_vec(), key),
+            "compressed" => ("OK".to_owned(), b"content-encoding: gzip\r\n".to_vec(), key),
             "range" => (
                 "OK".to_owned(),
                 format!("x-range: {:?}\r\n", got.header("range")).into_bytes(),
@@ -531,7 +532,7 @@ fn a_key_that_is_said_back_is_not_passed_on() {
     });
     set_up(&world, &provider, "");
     let id = world.create(&["--grant", "llm:chat"]);
-    for way in ["header", "odd header", "reason", "encoded", "range", "error"] {
+    for way in ["header", "odd header", "reason", "encoded", "compressed", "range", "error"] {
         let body = format!("BODY={{\"model\":\"small\",\"way\":\"{way}\"}}");
         let script = format!("{ASK} -i -H 'Range: bytes=0-5' | base64 -w0");
         let ran = world.json(&["exec", "-e", &body, &id, "--", "sh", "-c", &script]);
@@ -553,7 +554,7 @@ fn a_key_that_is_said_back_is_not_passed_on() {
         );
     }
     assert!(provider.got().iter().all(|got| got.header("x-api-key") == Some(KEY)), "the control");
-    until("all are told", || calls(&world, &id).len() == 6);
+    until("all are told", || calls(&world, &id).len() == 7);
     let told = calls(&world, &id);
     assert!(!format!("{told:?}").contains(KEY), "{told:?}");
     assert!(
@@ -602,4 +603,91 @@ except OSError as error: print(type(error).__name__)";
     assert!(!ran["stdout"].as_str().unwrap().contains("200"), "{ran}");
     assert_eq!(provider.got().len(), 0, "{:?}", provider.got());
     assert_eq!(ask(data), "{}", "the control");
+}
+
+/// What people try with tokens of other kinds, and with ours.
+#[test]
+fn tokens_that_are_none_open_nothing() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    let script = "import base64, json, os, urllib.request, urllib.error
+own = os.environ['BELLJAR_TOKEN']
+def part(value): return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip('=')
+def jwt(head, claims, sign='c2ln'): return '.'.join([part(head), part(claims), sign])
+claims = {'sub': 'admin', 'operations': ['*'], 'exp': 99999999999, 'sandbox': 'any'}
+heads = [{'alg': a} for a in ('none', 'None', 'NONE', 'nOnE', 'HS256', 'RS256', 'ES256', '')]
+heads += [{'alg': 'HS256', 'kid': k} for k in ('../../../../dev/null', \"' OR 1=1 --\", '/etc/hostname', 'http://server.test/k')]
+heads += [{'alg': 'RS256', k: 'http://server.test/k'} for k in ('jku', 'x5u')] + [{'alg': 'HS256', 'jwk': {'kty': 'oct', 'k': ''}}]
+tokens = [jwt(h, claims) for h in heads] + [jwt(heads[0], claims, ''), jwt(heads[0], {**claims, 'iat': -1}), jwt(heads[0], {**claims, 'exp': -1})]
+tokens += ['', ' ', '0', 'null', 'undefined', 'true', '[]', '{}', '*', 'bjt_', 'bjt_*', 'bjt_%', 'Bearer', 'Bearer ' + own, own[:-1], own + 'A', own + own, own[::-1], own.swapcase(), own.replace('bjt_', 'BJT_'), own[4:], 'bjt_' + 'A' * 43, 'bjt_' + 'A' * 60000, own + ' ', own + ',' + own, own + ';x', '\"' + own + '\"', own + '%00', own.replace('_', '-')]
+def ask(token, header='x-api-key'):
+    request = urllib.request.Request(os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages', b'{\"model\":\"small\"}', {header: token})
+    try: return urllib.request.urlopen(request, timeout=20).status
+    except urllib.error.HTTPError as error: return error.code
+    except OSError: return 0
+# White space around a header's value is not part of it.
+worthless = [token for token in tokens if token.strip() != own]
+print(len(worthless), [t[:80] for t in worthless if ask(t) == 200], [t[:80] for t in worthless if ask('Bearer ' + t, 'authorization') == 200 and t != 'Bearer ' + own])
+for place in ('?token=', '?key=', '?api_key='):
+    request = urllib.request.Request(os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages' + place + own, b'{\"model\":\"small\"}')
+    try: print(urllib.request.urlopen(request, timeout=20).status)
+    except urllib.error.HTTPError as error: print('refused')
+print(ask(own), ask('Bearer ' + own, 'authorization'))";
+    let ran = world.json(&["exec", "--timeout", "120s", &id, "--", "python3", "-c", script]);
+    let said = ran["stdout"].as_str().unwrap();
+    assert_eq!(said, "46 [] []\nrefused\nrefused\nrefused\n200 200\n", "{ran}");
+    assert_eq!(provider.got().len(), 2);
+}
+
+/// An answer without end, to one who does not read it; and one that comes a byte at a time.
+#[test]
+fn slow_readers_and_slow_upstreams_cost_little() {
+    let world = World::new();
+    let written = Arc::new(Mutex::new(0_usize));
+    let count = written.clone();
+    let provider = Provider::start(move |got, stream| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
+        let _ = stream.write_all(head.as_bytes());
+        if got.json()["slow"] == true {
+            while stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            return;
+        }
+        while stream.write_all(&[b' '; 65536]).is_ok() {
+            *count.lock().unwrap() += 65536;
+        }
+    });
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    let other = world.create(&["--grant", "llm:chat"]);
+    let script = "import os, socket, time
+held = []
+for number in range(40):
+    s = socket.create_connection(('gateway.belljar', 80), timeout=20); held.append(s)
+    body = b'{\"model\":\"small\",\"slow\":' + (b'true' if number % 2 else b'false') + b'}'
+    s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n'.encode() + body)
+print('held', flush=True)
+time.sleep(600)";
+    let out = world.home.path().join("held");
+    let mut command = world.command(&["exec", "--timeout", "600s", &id, "--", "python3", "-c", script]);
+    let child = command.stdout(std::fs::File::create(&out).unwrap()).spawn().unwrap();
+    let _program = crate::world::Program(child);
+    until("all have asked", || provider.got().len() == 40);
+    let mut last = 0;
+    until("nobody takes any more", || {
+        let now = *written.lock().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let still = now > 0 && now == std::mem::replace(&mut last, now);
+        still
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&world))).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 100 << 10, "{kib} KiB for 40 answers of which {last} bytes were taken");
+    // A neighbour is answered at once.
+    let ran = world.shell(&other, &format!("BODY='{{\"model\":\"large\"}}'; {ASK}"));
+    assert!(ran["stdout"].as_str().unwrap().contains("Belljar refused"), "{ran}");
 }

@@ -1,6 +1,6 @@
 //! TLS that is opened where a rule looks inside, and nowhere else.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -15,7 +15,7 @@ struct Server {
     authority: PathBuf,
 }
 
-const SERVE: &str = "const [key, cert, address, log] = process.argv.slice(1);
+const SERVE: &str = "const [key, cert, address, log, files] = process.argv.slice(1);
 const fs = require('fs');
 const server = require('http2').createSecureServer({ key: fs.readFileSync(key), cert: fs.readFileSync(cert), allowHTTP1: true });
 server.on('request', (request, response) => {
@@ -25,6 +25,9 @@ server.on('request', (request, response) => {
     const host = request.headers[':authority'] || request.headers.host;
     fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url}\\n`);
     if (request.url === '/v1/long') { response.write('begun\\n'); return; }
+    const file = files + request.url.split('?')[0];
+    if (fs.existsSync(file) && fs.statSync(file).isFile()) { response.end(fs.readFileSync(file)); return; }
+    if (/git\\/|cargo\\/.*\\//.test(request.url)) { response.statusCode = 404; response.end(); return; }
     response.setHeader('x-length', String(length));
     response.end(`served ${request.method} ${request.url} by ${request.httpVersion} with ${length} bytes\\n`);
   });
@@ -38,6 +41,7 @@ impl Server {
         std::fs::write(&asked, "").unwrap();
         let mut command = Command::new("node");
         command.arg("-e").arg(SERVE).args([&made.key, &made.certificate]).arg(address).arg(&asked);
+        command.arg(world.home.path().join("files"));
         let mut child = where_it_is(address, || command.stdout(Stdio::piped()).spawn().unwrap());
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -69,7 +73,11 @@ const ISSUER: &str = "openssl s_client -connect server.test:443 -servername serv
 fn requests_inside_are_judged_one_by_one() {
     let world = World::new();
     let server = Server::start(&world, SERVER, "", &["server.test"]);
-    let id = create(&world, &server, &["--allow", "GET,POST https://server.test/v1/*", "--deny", "POST server.test/v1/secret"]);
+    let id = create(
+        &world,
+        &server,
+        &["--allow", "GET,POST https://server.test/v1/*", "--deny", "POST server.test/v1/secret"],
+    );
     for (version, name) in [("--http2", "2.0"), ("--http1.1", "1.1")] {
         let get = |words: &str| {
             let script = format!("curl -sS {version} --max-time 20 -w ' %{{http_code}}' {words}");
@@ -98,7 +106,10 @@ fn requests_inside_are_judged_one_by_one() {
     let of = |request: &str| flows.iter().filter(|flow| flow["request"] == request).collect::<Vec<_>>();
     let upload = of("POST /v1/upload");
     assert!(upload.iter().all(|flow| flow["kind"] == "tls" && flow["verdict"] == "allowed"), "{upload:?}");
-    assert!(upload.len() == 2 && upload[0]["sent"].as_u64() > Some(1000) && upload[0]["exec"].is_u64(), "{upload:?}");
+    assert!(
+        upload.len() == 2 && upload[0]["sent"].as_u64() > Some(1000) && upload[0]["exec"].is_u64(),
+        "{upload:?}"
+    );
     assert!(of("GET /v2/x").iter().all(|flow| flow["reason"] == "request_not_listed"), "{flows:?}");
     let ran = world.shell(&id, ISSUER);
     assert!(said(&ran).contains(&format!("Belljar sandbox {id}")), "{ran}");
@@ -115,11 +126,15 @@ fn what_no_rule_looks_into_stays_closed() {
     let plain = create(&world, &server, &["--allow", "server.test"]);
     let set = world.run(&["net", "set", &plain, "--allow", "GET https://server.test/v1/*"]);
     let stderr = String::from_utf8_lossy(&set.stderr);
-    assert!(!set.status.success() && stderr.contains("made without any") && stderr.contains("hint: "), "{stderr}");
+    assert!(
+        !set.status.success() && stderr.contains("made without any") && stderr.contains("hint: "),
+        "{stderr}"
+    );
     // And one that has them can be given others, which hold at once.
     let set = world.run(&["net", "set", &id, "--allow", "GET https://server.test/v1/*"]);
     assert!(set.status.success(), "{set:?}");
-    let ran = world.shell(&id, "curl -sS https://server.test/v1/x https://server.test/v2/x -w '%{http_code} '");
+    let ran =
+        world.shell(&id, "curl -sS https://server.test/v1/x https://server.test/v2/x -w '%{http_code} '");
     assert!(said(&ran).contains("served GET /v1/x") && said(&ran).ends_with("403 "), "{ran}");
 }
 
@@ -129,7 +144,11 @@ fn distrust_is_told_on_both_sides() {
     let world = World::new();
     let server = Server::start(&world, SERVER, "", &["server.test"]);
     let _other = Server::start(&world, OTHER, "other-", &["other.test"]);
-    let id = create(&world, &server, &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"]);
+    let id = create(
+        &world,
+        &server,
+        &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"],
+    );
     let pinned = format!(
         "cat > own.pem <<'END'\n{}END\ncurl -sS --cacert own.pem --capath /nowhere https://server.test/v1/x; echo $?",
         std::fs::read_to_string(&server.authority).unwrap()
@@ -138,7 +157,9 @@ fn distrust_is_told_on_both_sides() {
     assert_eq!(said(&ran), "60\n", "{ran}");
     let flows = world.flows(&id);
     let told = flows.iter().any(|flow| {
-        flow["error"].as_str().is_some_and(|error| error.contains("does not believe the certificate") && error.contains("rule without methods"))
+        flow["error"].as_str().is_some_and(|error| {
+            error.contains("does not believe the certificate") && error.contains("rule without methods")
+        })
     });
     assert!(told, "{flows:?}");
     let ran = world.shell(&id, "curl -sS https://other.test/v1/x -w '%{http_code}'");
@@ -150,7 +171,11 @@ fn distrust_is_told_on_both_sides() {
 fn a_stream_cannot_name_another_host() {
     let world = World::new();
     let server = Server::start(&world, SERVER, "", &["server.test", "other.test"]);
-    let id = create(&world, &server, &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"]);
+    let id = create(
+        &world,
+        &server,
+        &["--allow", "GET https://server.test/*", "--allow", "GET https://other.test/*"],
+    );
     let script = "const http2 = require('http2');
 const client = http2.connect('https://server.test');
 const ask = (headers) => new Promise((done) => {
@@ -176,9 +201,19 @@ fn a_policy_that_is_tightened_cuts_what_is_under_way() {
     let world = World::new();
     let server = Server::start(&world, SERVER, "", &["server.test"]);
     let id = create(&world, &server, &["--allow", "GET https://server.test/v1/*"]);
-    let begun = world.json(&["exec", "-d", &id, "--", "sh", "-c", "curl -sSN https://server.test/v1/long > out; echo $? > ended"]);
+    let begun = world.json(&[
+        "exec",
+        "-d",
+        &id,
+        "--",
+        "sh",
+        "-c",
+        "curl -sSN https://server.test/v1/long > out; echo $? > ended",
+    ]);
     let exec = begun["exec"].to_string();
-    crate::world::until("it has begun", || said(&world.shell(&id, "cat out 2>/dev/null; true")).contains("begun"));
+    crate::world::until("it has begun", || {
+        said(&world.shell(&id, "cat out 2>/dev/null; true")).contains("begun")
+    });
     let set = world.run(&["net", "set", &id, "--allow", "GET https://server.test/v2/*"]);
     assert!(set.status.success(), "{set:?}");
     world.run(&["attach", &id, &exec]);
@@ -186,17 +221,27 @@ fn a_policy_that_is_tightened_cuts_what_is_under_way() {
     assert_ne!(said(&ran), "0\n", "{ran}");
 }
 
-/// The programs that people's code uses to speak HTTP.
-#[test]
-fn everyday_clients_do_not_notice() {
-    let world = World::new();
-    let server = Server::start(&world, SERVER, "", &["server.test"]);
-    let id = create(&world, &server, &["--memory", "2g", "--allow", "GET https://server.test/v1/*"]);
-    let java = "public class Ask { public static void main(String[] words) throws Exception {
+/// Puts a repository and a registry with one package where the server finds them.
+fn furnish(world: &World) {
+    let place = world.home.path().join("files/v1");
+    let script = "set -e; mkdir -p cargo/1 work b-1.0.0/src; cd work
+git init -q .; echo served > file; git add .; git -c user.name=a -c user.email=a@b.test commit -qm First; cd ..
+git clone -q --bare work git; git -C git update-server-info
+printf '[package]\\nname = \"b\"\\nversion = \"1.0.0\"\\n' > b-1.0.0/Cargo.toml; touch b-1.0.0/src/lib.rs
+tar czf cargo/b.crate b-1.0.0; sum=$(sha256sum cargo/b.crate | cut -d' ' -f1)
+echo '{\"dl\":\"https://server.test/v1/cargo/b.crate?\"}' > cargo/config.json
+echo '{\"name\":\"b\",\"vers\":\"1.0.0\",\"deps\":[],\"features\":{},\"yanked\":false,\"cksum\":\"'$sum'\"}' > cargo/1/b";
+    std::fs::create_dir_all(&place).unwrap();
+    let output = Command::new("bash").args(["-c", script]).current_dir(&place).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+const JAVA: &str = "public class Ask { public static void main(String[] words) throws Exception {
   var request = java.net.http.HttpRequest.newBuilder(java.net.URI.create(words[0])).build();
   System.out.print(java.net.http.HttpClient.newHttpClient().send(request, java.net.http.HttpResponse.BodyHandlers.ofString()).body());
 } }";
-    let go = "package main
+
+const GO: &str = "package main
 import (\"fmt\"; \"io\"; \"net/http\"; \"os\")
 func main() {
   answer, err := http.Get(os.Args[1])
@@ -204,19 +249,36 @@ func main() {
   text, _ := io.ReadAll(answer.Body)
   fmt.Print(string(text))
 }";
-    let clients = [
-        ("curl", "curl -sS $URL".to_owned()),
-        ("urllib", "python3 -c \"import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())\" $URL".to_owned()),
-        ("requests", "python3 -c \"import sys, requests; print(requests.get(sys.argv[1]).text)\" $URL".to_owned()),
-        ("node", "node -e \"fetch(process.argv[1]).then((a) => a.text()).then(console.log)\" $URL".to_owned()),
-        ("git", "git ls-remote $URL".to_owned()),
-        ("cargo", "mkdir -p c/src && cd c && echo > src/lib.rs && printf '[package]\\nname=\"a\"\\nversion=\"0.1.0\"\\n[dependencies]\\nb={version=\"1\",registry=\"own\"}\\n' > Cargo.toml && cargo fetch --config \"registries.own.index='sparse+$URL/'\"".to_owned()),
-        ("java", format!("cat > Ask.java <<'END'\n{java}\nEND\njava Ask.java $URL")),
-        ("go", format!("cat > ask.go <<'END'\n{go}\nEND\ngo run ask.go $URL")),
-    ];
-    for (name, script) in clients {
-        let program = script.split_whitespace().find(|word| ["go", "java", "node", "git", "cargo", "curl", "python3"].contains(word));
-        let program = if name == "java" || name == "go" { name } else { program.unwrap() };
+
+/// The programs that people's code uses to speak HTTP.
+#[test]
+fn everyday_clients_do_not_notice() {
+    let world = World::new();
+    furnish(&world);
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let packages = format!("{}:/home/user/agent", crate::agents::agents().join("smolagents").display());
+    let options =
+        ["--memory", "2g", "--disk", "2g", "--file", &packages, "--allow", "GET https://server.test/v1/*"];
+    let id = create(&world, &server, &options);
+    let python =
+        |library: &str, ask: &str| format!("PYTHONPATH=agent python3 -c \"import {library}; {ask}\"");
+    for (name, program, script) in [
+        ("curl", "curl", "curl -sS $URL".to_owned()),
+        ("urllib", "python3", python("os, urllib.request", "print(urllib.request.urlopen(os.environ['URL']).read())")),
+        ("requests", "python3", python("os, requests", "print(requests.get(os.environ['URL']).text)")),
+        ("httpx", "python3", python("os, httpx", "print(httpx.get(os.environ['URL']).text)")),
+        ("node", "node", "node -e 'fetch(process.env.URL).then((answer) => answer.text()).then(console.log)'".to_owned()),
+        ("git", "git", "git clone -q $URL cloned && cat cloned/file".to_owned()),
+        (
+            "cargo",
+            "cargo",
+            "mkdir -p c/src && cd c && touch src/lib.rs && printf '[package]\\nname=\"a\"\\nversion=\"0.1.0\"\\n[dependencies]\\nb={version=\"1\",registry=\"own\"}\\n' > Cargo.toml \
+             && cargo fetch --config \"registries.own.index='sparse+$URL/'\" && echo served"
+                .to_owned(),
+        ),
+        ("java", "javac", format!("cat > Ask.java <<'END'\n{JAVA}\nEND\njava Ask.java $URL")),
+        ("go", "go", format!("cat > ask.go <<'END'\n{GO}\nEND\ngo run ask.go $URL")),
+    ] {
         let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
         if !there.status.success() {
             crate::surroundings::announce(&format!("this machine has no {program}, so that was not tried"));
@@ -224,8 +286,12 @@ func main() {
         }
         let url = format!("URL=https://server.test/v1/{name}");
         let ran = world.json(&["exec", "--timeout", "100s", "-e", &url, &id, "--", "sh", "-c", &script]);
-        let _ = std::io::stderr().write_all(format!("{name}: {}\n", ran["exit_code"]).as_bytes());
+        assert!(ran["exit_code"] == 0 && said(&ran).contains("served"), "{name}: {ran}");
         let asked = server.asked();
-        assert!(asked.iter().any(|line| line.contains(&format!("/v1/{name}"))), "{name}: {ran}");
+        assert!(asked.iter().any(|line| line.contains(&format!("/v1/{name}"))), "{name}: {asked:?}");
     }
+    // All of it was seen.
+    let flows = world.flows(&id);
+    let seen = flows.iter().filter(|flow| flow["kind"] == "tls" && flow["request"].is_string()).count();
+    assert_eq!(seen, server.asked().len(), "{flows:?}");
 }

@@ -371,19 +371,28 @@ impl Certified {
     pub fn make(world: &World, prefix: &str, names: &[&str]) -> Self {
         let at = |name: &str| world.home.path().join(format!("{prefix}{name}"));
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let made = Self { key: at("key.pem"), certificate: at("certificate.pem"), authority: at("authority.pem") };
+        let made =
+            Self { key: at("key.pem"), certificate: at("certificate.pem"), authority: at("authority.pem") };
         let (authority_key, request, extensions) = (at("authority.key"), at("request.pem"), at("extensions"));
         let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
-        std::fs::write(&extensions, format!("subjectAltName={}\nbasicConstraints=CA:FALSE\n", names.join(",")))
-            .unwrap();
-        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=test"];
+        std::fs::write(
+            &extensions,
+            format!("subjectAltName={}\nbasicConstraints=CA:FALSE\n", names.join(",")),
+        )
+        .unwrap();
+        let key =
+            ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=test"];
         let new = |words: &[&str], key_file: &Path, out: &Path| {
-            run("openssl", &[&["req"], words, &key, &["-keyout", &text(key_file), "-out", &text(out)]].concat());
+            run(
+                "openssl",
+                &[&["req"], words, &key, &["-keyout", &text(key_file), "-out", &text(out)]].concat(),
+            );
         };
         new(&["-x509", "-days", "2"], &authority_key, &made.authority);
         new(&[], &made.key, &request);
         let [request, authority, authority_key, extensions, out] =
-            [&request, &made.authority, &authority_key, &extensions, &made.certificate].map(|path| text(path));
+            [&request, &made.authority, &authority_key, &extensions, &made.certificate]
+                .map(|path| text(path));
         let by = ["-CA", &authority, "-CAkey", &authority_key, "-CAcreateserial", "-days", "2"];
         let files = ["-in", &request, "-extfile", &extensions, "-out", &out];
         run("openssl", &[&["x509", "-req"], &by[..], &files].concat());

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use belljar_core::wire::Frame;
 use belljar_core::{
-    AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
+    AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved,
+    NetworkPolicy, POLICY_FILE, Result, SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};

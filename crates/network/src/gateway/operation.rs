@@ -325,7 +325,9 @@ impl Operation {
     fn is_run_by_client(&self, tool: &Members) -> Result<bool, NotAllowed> {
         if self.kind == Kind::Gemini {
             // Each kind of tool has a member of its own.
-            return Ok(tool.names().all(|name| matches!(name, "functionDeclarations" | "function_declarations")));
+            return Ok(tool
+                .names()
+                .all(|name| matches!(name, "functionDeclarations" | "function_declarations")));
         }
         let kind = match tool.get("type")? {
             None => return Ok(true),
@@ -478,7 +480,12 @@ mod tests {
                 r#"{"model":"m","tools":[{"name":"a", "x": 1.50},{"Type":"code_execution_20250522"}]}"#,
                 r#"{"model":"m","tools":[{"name":"a", "x": 1.50}]}"#,
             ),
-            (&codex, "/v1/responses", r#"{"model":"m","tools":[{"type":"mcp","server_url":"https://x"}]}"#, nothing),
+            (
+                &codex,
+                "/v1/responses",
+                r#"{"model":"m","tools":[{"type":"mcp","server_url":"https://x"}]}"#,
+                nothing,
+            ),
             (
                 &codex,
                 "/v1/responses",

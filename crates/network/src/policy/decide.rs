@@ -698,7 +698,11 @@ mod tests {
         assert!(request(&policy, &a, asked("/v1/x")).is_ok());
         let denied = request(&policy, &a, asked("/v2/x")).unwrap_err();
         assert_eq!(denied.reason, Reason::RequestNotListed);
-        assert!(denied.how_to_grant.contains("`--allow 'GET https://a.org:443/v2/x'`"), "{}", denied.how_to_grant);
+        assert!(
+            denied.how_to_grant.contains("`--allow 'GET https://a.org:443/v2/x'`"),
+            "{}",
+            denied.how_to_grant
+        );
         let b = connected(&policy, "b.org", 8443).unwrap();
         assert_eq!(b.look, Look::Requests);
         let reason = |allowed, name: Option<&str>| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    AUTHORITY_FILE,     Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE, Result,
-    SandboxId, TOKENS_FILE, TokenRecord,
+    AUTHORITY_FILE, Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE,
+    Result, SandboxId, TOKENS_FILE, TokenRecord,
 };
 use belljar_jail::control::Request;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -167,8 +167,9 @@ impl Network for JailNetwork {
                 "the policy has rules about requests over TLS, and sandbox `{}` was made without any: its TLS cannot be opened",
                 self.id
             );
-            return Err(Error::new(ErrorCode::Unsupported, wrong)
-                .hint("create another with such a rule from the start; or say `http://` where plain HTTP is meant"));
+            return Err(Error::new(ErrorCode::Unsupported, wrong).hint(
+                "create another with such a rule from the start; or say `http://` where plain HTTP is meant",
+            ));
         }
         let template = template_of(&lease.spec, &self.templates).await?;
         let policy = template.expand(&policy)?;

@@ -239,7 +239,8 @@ impl Connection {
             // The same in plain HTTP, but for the last.
             Some(last) => std::mem::replace(&mut trip, last).told().await,
             None => {
-                let (sent, received) = (sent.get() + opened.sent.get(), received.get() + opened.received.get());
+                let (sent, received) =
+                    (sent.get() + opened.sent.get(), received.get() + opened.received.get());
                 (trip.flow.sent, trip.flow.received) = (sent, received);
                 if seen.language() == Language::Tls {
                     trip.flow.kind = FlowKind::Tls;
@@ -268,7 +269,9 @@ impl Connection {
                 trip.denied(&denied).await;
                 match seen.language() {
                     Language::Http => answer(&self.client, &refusal(&denied, exec)).await,
-                    Language::Tls if sent.get() == 0 && opened.requests() == 0 => answer(&self.client, ACCESS_DENIED).await,
+                    Language::Tls if sent.get() == 0 && opened.requests() == 0 => {
+                        answer(&self.client, ACCESS_DENIED).await
+                    }
                     Language::Tls | Language::Unknown => lingerless(&self.client),
                 }
             }

@@ -151,8 +151,13 @@ impl<'a> Requests<'a> {
         let mut trip =
             connection.served.trip(connection.exec, FlowKind::Http, head.host.to_string(), Some(head.port));
         trip.flow.request = Some(format!("{} {}", shortened(&head.method), shortened(&head.target)));
-        let request =
-            Request { host: &head.host, port: head.port, method: &head.method, target: &head.target, tls: false };
+        let request = Request {
+            host: &head.host,
+            port: head.port,
+            method: &head.method,
+            target: &head.target,
+            tls: false,
+        };
         self.current = Some((trip, self.sent.get(), self.received.get()));
         let what = || format!("{} http://{}{}", shortened(&head.method), head.host, shortened(&head.target));
         connection.served.limits.request().await.map_err(|reached| denied(what(), reached.into()))?;

@@ -1,6 +1,6 @@
 //! What a request asks for, as the door understands it, and the request as it goes on.
 
-use hyper::header::{HOST, TE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
 
@@ -31,7 +31,8 @@ impl Asked {
             return Err(Bad::RequestLine);
         }
         check_headers(&parts.headers)?;
-        let named = parts.uri.authority().map(|authority| read_authority(authority.as_str().as_bytes(), USUAL_PORT));
+        let named =
+            parts.uri.authority().map(|authority| read_authority(authority.as_str().as_bytes(), USUAL_PORT));
         let named = named.transpose()?;
         if named.is_some() && parts.uri.scheme_str().is_some_and(|scheme| scheme != "https") {
             return Err(Bad::Target);
@@ -123,7 +124,8 @@ fn listed(headers: &HeaderMap, name: &str) -> Vec<String> {
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Bad> {
     // Some servers take these for the same header with a hyphen.
-    let doubtful = |name: &str| name.contains('_') && UNDERSTOOD_BY.contains(&name.replace('_', "-").as_str());
+    let doubtful =
+        |name: &str| name.contains('_') && UNDERSTOOD_BY.contains(&name.replace('_', "-").as_str());
     if headers.keys().any(|name| doubtful(name.as_str())) {
         return Err(Bad::Header);
     }
@@ -191,7 +193,11 @@ mod tests {
             let read = Asked::read(&parts(version, method, uri, headers));
             let seen = read.as_ref().map(|asked| (asked.host.to_string(), asked.port, asked.target.as_str()));
             let seen = seen.map_err(Clone::clone);
-            assert_eq!(seen, expected.map(|(host, port, target)| (host.to_owned(), port, target)), "{uri} {headers:?}");
+            assert_eq!(
+                seen,
+                expected.map(|(host, port, target)| (host.to_owned(), port, target)),
+                "{uri} {headers:?}"
+            );
         }
     }
 

@@ -218,7 +218,8 @@ impl Opened {
         let serial = self.counts.next_request();
         let (parts, body) = request.into_parts();
         let connection = &self.connection;
-        let trip = |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
+        let trip =
+            |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
         let asked = match Asked::read(&parts) {
             Ok(asked) => asked,
             Err(bad) => {
@@ -236,8 +237,15 @@ impl Opened {
                 let (mut head, body) = response.into_parts();
                 strip_answer(&mut head.headers);
                 head.version = Version::HTTP_11;
-                let telling =
-                    Telling { body, sent, received: 0, failed: None, trip: Some(trip), upstream: Some(upstream), passing };
+                let telling = Telling {
+                    body,
+                    sent,
+                    received: 0,
+                    failed: None,
+                    trip: Some(trip),
+                    upstream: Some(upstream),
+                    passing,
+                };
                 Response::from_parts(head, Either::Right(telling))
             }
             Err(Stop::Denied(denied) | Stop::Cut(denied)) => self.refuse(trip, &denied).await,
@@ -294,13 +302,15 @@ impl Passing {
     ) -> Result<(Response<Incoming>, Upstream), Stop> {
         let Opened { connection, upstreams, counts, .. } = &*self.opened;
         let limits = &connection.served.limits;
-        let what = || format!("{} https://{}{}", shortened(&asked.method), asked.host, shortened(&asked.target));
+        let what =
+            || format!("{} https://{}{}", shortened(&asked.method), asked.host, shortened(&asked.target));
         limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
         // As it is now, after the wait.
         let policy = connection.policy()?;
         let allowed = decide::request(&policy, &connection.allowed, asked.request())?;
         if let Some(header) = overriding(&parts.headers) {
-            let what = format!("{} with the header {}, which can mean another request", what(), shortened(header));
+            let what =
+                format!("{} with the header {}, which can mean another request", what(), shortened(header));
             return Err(denied(what, Reason::Malformed).into());
         }
         trip.allowed_by(&allowed);

@@ -54,11 +54,7 @@ impl AsyncRead for Client {
 }
 
 impl AsyncWrite for Client {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let client = &self.connection.client;
         loop {
             ready!(client.poll_write_ready(context))?;

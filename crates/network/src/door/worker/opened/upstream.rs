@@ -21,8 +21,8 @@ use super::super::dial::{Peer, dial};
 use super::super::limits::Place;
 use super::super::relay::Tally;
 use super::super::served::denied;
-use super::streams::{Counted, Counts};
 use super::Connection;
+use super::streams::{Counted, Counts};
 use crate::policy::{Allowed, Destination};
 
 /// How long a host may take to agree on TLS.
@@ -93,7 +93,10 @@ impl Upstream {
         }
     }
 
-    pub(super) async fn send(&mut self, request: Request<Sending>) -> Result<Response<Incoming>, hyper::Error> {
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Sending>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
         match &mut self.sender {
             Sender::One(sender) => sender.send_request(request).await,
             Sender::Many(sender) => sender.send_request(request).await,
@@ -128,9 +131,11 @@ impl Upstreams {
                 let mut kept = locked(&self.kept);
                 // One that takes many is shared.
                 let shared = kept.iter().find_map(|upstream| match &upstream.sender {
-                    Sender::Many(sender) if !sender.is_closed() => {
-                        Some(Upstream { sender: Sender::Many(sender.clone()), peer: upstream.peer, _place: None })
-                    }
+                    Sender::Many(sender) if !sender.is_closed() => Some(Upstream {
+                        sender: Sender::Many(sender.clone()),
+                        peer: upstream.peer,
+                        _place: None,
+                    }),
                     _ => None,
                 });
                 match shared {
