@@ -680,8 +680,7 @@ time.sleep(600)";
     until("nobody takes any more", || {
         let now = *written.lock().unwrap();
         std::thread::sleep(Duration::from_millis(500));
-        let still = now > 0 && now == std::mem::replace(&mut last, now);
-        still
+        now > 0 && now == std::mem::replace(&mut last, now)
     });
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&world))).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();

@@ -471,6 +471,12 @@ mod tests {
             (
                 &claude,
                 "/v1/messages",
+                r#"{"model":"m","tools":[{"type":"web_search_20250305","x":"\ud800"}]}"#,
+                nothing,
+            ),
+            (
+                &claude,
+                "/v1/messages",
                 r#"{"model":"m","tools":[{"type":"web_fetch_20250910","name":"f"}],"tool_choice":{"type":"auto"}}"#,
                 nothing,
             ),
@@ -512,7 +518,7 @@ mod tests {
         for body in [
             r#"{"model":"m","tools":{"0":{"type":"mcp_toolset"}}}"#,
             r#"{"model":"m","tools":[{"type":"custom","type":"web_search_20250305"}]}"#,
-            r#"{"model":"m","tools":[{"type":"web_search_20250305","x":"\ud800"}]}"#,
+            r#"{"model":"m","tools":[{"type":"web_search_20250305\ud800"}]}"#,
             r#"{"model":"m","mcp_servers":["\ud800"]}"#,
             r#"{"model":"m","tools":[1]}"#,
         ] {
