@@ -32,8 +32,8 @@ use super::tenants::{self, Tenants};
 use super::{LOCK_FILE, SOCKET_FILE, place};
 use crate::channel::{self, Channel};
 use crate::gateway;
+use crate::gateway::customer::Introduction;
 use crate::gateway::ledger::CallLog;
-use crate::gateway::service::Introduction;
 
 /// A door that nobody needs is closed after this long.
 const UNNEEDED: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use belljar_core::{Call, ExecId, SandboxId};
 use serde::{Deserialize, Serialize};
 
-use super::service::Introduction;
+use super::customer::Introduction;
 
 /// What the supervisor tells the gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]

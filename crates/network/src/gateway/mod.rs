@@ -1,8 +1,11 @@
 //! The gateway: does for sandboxes what needs a key, and keeps the keys.
 
+mod answer;
 pub mod body;
 pub mod budget;
 pub mod config;
+pub mod customer;
+mod headers;
 pub mod issue;
 pub mod kind;
 pub(crate) mod ledger;

@@ -3,40 +3,38 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
-use belljar_core::{Call, ExecId, OperationName, SandboxId, TokenRecord, plain_path};
+use belljar_core::{Call, ExecId, SandboxId, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Frame, Incoming};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
+use super::answer::{Open, Reply, full, reply};
 use super::body::Members;
-use super::budget::{Account, Spent};
+use super::budget::Spent;
 use super::config::Config;
+use super::customer::{Customer, Introduction, ROOM_EACH, locked};
+use super::headers::{credentials, is_dropped};
 use super::kind::{CallKind, Kind};
 use super::operation::{NotAllowed, Operation, Prepared, Sent};
 use super::price::Prices;
-use super::redact::Redactor;
-use super::refusal::{Cause, Refusal};
+use super::refusal::Cause;
 use super::secret::Secret;
 use super::token::{self, Worthless};
-use super::upstream::{Answer, Client, Failed, Sending};
-use super::usage::{Asked, Reader, Wire};
+use super::upstream::{Answer, Client, Failed};
+use super::usage::{Asked, Wire};
 use crate::door::clock::now_ms;
 use crate::policy::shortened;
 
@@ -45,16 +43,12 @@ const UNBOUNDED_OUTPUT: u64 = 128_000;
 /// How much of a refused request is read to its end, and for how long.
 const MOST_UNREAD: u64 = 1 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How much of bodies is held at once, in kibibytes: of one sandbox, and of all.
-const ROOM_EACH: usize = 64 << 10;
+/// How much of bodies of all sandboxes is held at once, in kibibytes.
 const ROOM: usize = 512 << 10;
 /// A body that is longer is looked into while others are served.
 const LONG_BODY: usize = 256 << 10;
 /// How many bytes of a request are at least one token, for what is set aside.
 const BYTES_PER_TOKEN: u64 = 3;
-
-/// What is sent back.
-type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// Hears of every call once it is over.
 pub type Ledger = Box<dyn Fn(&SandboxId, Call) + Send + Sync>;
@@ -72,36 +66,6 @@ pub struct Gateway {
     calls: AtomicU64,
     /// What the numbers of this process begin with.
     epoch: u64,
-}
-
-/// A sandbox that may call.
-struct Customer {
-    tokens: Mutex<Vec<TokenRecord>>,
-    accounts: Mutex<HashMap<String, Arc<Mutex<Account>>>>,
-    session: Arc<Mutex<Account>>,
-    uses: Mutex<HashMap<OperationName, Arc<Use>>>,
-    /// Room for bodies that are read whole, in kibibytes.
-    room: Arc<Semaphore>,
-}
-
-/// How an operation is used by one sandbox.
-#[derive(Default)]
-struct Use {
-    open: AtomicU32,
-    rate: Mutex<Option<(f64, Instant)>>,
-}
-
-/// A sandbox as it is introduced.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Introduction {
-    /// Its tokens.
-    pub tokens: Vec<TokenRecord>,
-    /// What was spent before with each of them, by its id.
-    pub spent: BTreeMap<String, Spent>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gateway {
@@ -133,31 +97,21 @@ impl Gateway {
         if locked(&self.clients).contains_key(&sandbox) {
             return self.set_tokens(&sandbox, introduction.tokens);
         }
-        let Introduction { tokens, spent } = introduction;
-        let session = spent.values().copied().fold(Spent::default(), Spent::and);
-        let accounts = tokens.iter().map(|record| {
-            let before = spent.get(&record.id).copied().unwrap_or_default();
-            (record.id.clone(), Arc::new(Mutex::new(Account::new(record.grant.budget, before))))
-        });
-        let customer = Customer {
-            accounts: Mutex::new(accounts.collect()),
-            tokens: Mutex::new(tokens),
-            session: Arc::new(Mutex::new(Account::new(self.config.session_budget, session))),
-            uses: Mutex::default(),
-            room: Arc::new(Semaphore::new(ROOM_EACH)),
-        };
+        let customer = Customer::new(introduction, self.config.session_budget);
         locked(&self.clients).insert(sandbox, Arc::new(customer));
     }
 
     /// Takes these for the tokens of a sandbox from now on.
     pub fn set_tokens(&self, sandbox: &SandboxId, tokens: Vec<TokenRecord>) {
-        let Some(customer) = locked(&self.clients).get(sandbox).cloned() else { return };
-        for record in &tokens {
-            let mut accounts = locked(&customer.accounts);
-            let new = || Arc::new(Mutex::new(Account::new(record.grant.budget, Spent::default())));
-            locked(accounts.entry(record.id.clone()).or_insert_with(new)).set_budget(record.grant.budget);
+        let customer = locked(&self.clients).get(sandbox).cloned();
+        if let Some(customer) = customer {
+            customer.set_tokens(tokens);
         }
-        *locked(&customer.tokens) = tokens;
+    }
+
+    /// Has a call be heard of that is over.
+    pub(super) fn tell(&self, sandbox: &SandboxId, call: Call) {
+        (self.ledger)(sandbox, call);
     }
 
     /// A sandbox has ended, and all its tokens with it.
@@ -409,79 +363,6 @@ impl Gateway {
     }
 }
 
-impl Customer {
-    /// Whether an operation may be called once more now; the place is given back when this is dropped.
-    fn place(&self, operation: &Operation) -> Result<Place, Cause> {
-        let used = locked(&self.uses).entry(operation.name.clone()).or_default().clone();
-        if let Some(most) = operation.requests_per_minute {
-            let per_second = f64::from(most) / 60.0;
-            let mut rate = locked(&used.rate);
-            let now = Instant::now();
-            let level = rate.map_or(f64::from(most), |(level, at)| {
-                (level + now.duration_since(at).as_secs_f64() * per_second).min(f64::from(most))
-            });
-            if level < 1.0 {
-                let retry_after = Duration::from_secs_f64((1.0 - level) / per_second);
-                return Err(Cause::RateExceeded { retry_after });
-            }
-            *rate = Some((level - 1.0, now));
-        }
-        let most = operation.concurrent.unwrap_or(u32::MAX);
-        let free = |open: u32| (open < most).then(|| open + 1);
-        match used.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free) {
-            Ok(_) => Ok(Place(used)),
-            Err(_) => Err(Cause::RateExceeded { retry_after: Duration::from_secs(1) }),
-        }
-    }
-
-    /// Whether a budget is in money.
-    fn has_money(&self, record: &TokenRecord) -> bool {
-        record.grant.budget.micro_dollars.is_some() || locked(&self.session).has_money()
-    }
-
-    /// Sets aside what a call may cost, of all budgets or of none.
-    fn set_aside(&self, record: &TokenRecord, most: Spent) -> Result<Aside, Cause> {
-        let own = locked(&self.accounts).get(&record.id).cloned();
-        let named = [("token", own), ("session", Some(self.session.clone()))];
-        let named: Vec<(&str, Arc<Mutex<Account>>)> =
-            named.into_iter().filter_map(|(name, account)| Some((name, account?))).collect();
-        // Always in this order, so that two calls do not wait for each other.
-        let mut locks: Vec<(&str, MutexGuard<'_, Account>)> =
-            named.iter().map(|(name, account)| (*name, locked(account))).collect();
-        for (name, account) in &locks {
-            account.check(most).map_err(|used_up| Cause::BudgetUsedUp {
-                budget: format!("the {name}'s budget of {} {}", used_up.most, used_up.what),
-            })?;
-        }
-        locks.iter_mut().for_each(|(_, account)| account.set_aside(most));
-        drop(locks);
-        Ok(Aside { accounts: named.into_iter().map(|(_, account)| account).collect(), most })
-    }
-}
-
-/// A place among the open calls of an operation.
-struct Place(Arc<Use>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What is set aside for a call.
-struct Aside {
-    accounts: Vec<Arc<Mutex<Account>>>,
-    most: Spent,
-}
-
-impl Aside {
-    fn settle(self, cost: Spent) {
-        for account in &self.accounts {
-            locked(account).settle(self.most, cost);
-        }
-    }
-}
-
 /// What a call may cost at most.
 fn most(prepared: &Prepared, asked: &Asked, length: u64, prices: Option<&Prices>) -> Spent {
     let input = length / BYTES_PER_TOKEN + 1;
@@ -549,199 +430,6 @@ enum Stop {
     Refused(Option<Wire>, Cause),
 }
 
-/// A call that is open; it is told when this is dropped.
-struct Open {
-    gateway: Arc<Gateway>,
-    sandbox: SandboxId,
-    told: Call,
-    began: Instant,
-    aside: Option<Aside>,
-    _place: Option<Place>,
-}
-
-impl Open {
-    fn refuse(mut self, wire: Option<Wire>, cause: Cause) -> Reply {
-        self.told.refused = !matches!(cause, Cause::UpstreamUnreachable | Cause::UpstreamTimedOut { .. });
-        self.told.error = Some(cause.as_str().to_owned());
-        let (what, request_id) = (self.told.request.clone(), self.told.request_id.clone());
-        let answer = Refusal { what, cause, request_id }.answer(wire);
-        self.told.status = answer.status;
-        let mut headers = HeaderMap::new();
-        for (name, value) in &answer.headers {
-            if let Ok(value) = HeaderValue::try_from(value.as_str()) {
-                headers.insert(*name, value);
-            }
-        }
-        let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::FORBIDDEN);
-        reply(status, headers, Bytes::from(answer.body))
-    }
-
-    /// Passes an answer on.
-    fn pass(
-        mut self,
-        response: Response<Answer>,
-        (wire, prices): (Option<Wire>, Option<Prices>),
-        keys: Vec<String>,
-        timeout: Duration,
-    ) -> Reply {
-        let (mut head, body) = response.into_parts();
-        self.told.status = head.status.as_u16();
-        let hop: Vec<HeaderName> =
-            head.headers.keys().filter(|name| is_hop(name.as_str())).cloned().collect();
-        for name in hop {
-            head.headers.remove(name);
-        }
-        for value in head.headers.values_mut() {
-            if let Some(clean) = without(value, &keys) {
-                *value = clean;
-            }
-        }
-        if let Ok(id) = HeaderValue::try_from(self.told.request_id.as_str()) {
-            head.headers.insert("x-belljar-request-id", id);
-        }
-        // Its words for the status may be anything.
-        head.extensions.clear();
-        let reader = wire.map(Reader::new);
-        let redactor = Redactor::new(keys.iter().map(String::as_str));
-        let passing = Passing {
-            body,
-            redactor,
-            reader,
-            prices,
-            late: Box::pin(tokio::time::sleep(timeout)),
-            timeout,
-            is_over: false,
-            open: self,
-        };
-        Response::from_parts(head, passing.boxed_unsync())
-    }
-
-    /// Says what counts against budgets. Whoever breaks off before a provider has said what was used does not get it for nothing.
-    fn count(&mut self, most: Spent) {
-        let told = &mut self.told;
-        if told.refused || told.status >= 400 {
-            return;
-        }
-        let used = told.usage.map_or(0, |usage| usage.total());
-        let paid = told.nano_dollars.unwrap_or(0);
-        let known = told.is_final || told.model.is_none();
-        told.counted_tokens = if known { used } else { used.max(most.tokens) };
-        told.counted_nano_dollars = if known { paid } else { paid.max(most.nano_dollars) };
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if let Some(aside) = self.aside.take() {
-            self.count(aside.most);
-            aside.settle(Spent::of(&self.told));
-        }
-        self.told.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        (self.gateway.ledger)(&self.sandbox, self.told.clone());
-    }
-}
-
-/// The body of an answer on its way in.
-struct Passing {
-    body: Answer,
-    redactor: Redactor,
-    /// Where a model was asked.
-    reader: Option<Reader>,
-    prices: Option<Prices>,
-    late: Pin<Box<tokio::time::Sleep>>,
-    timeout: Duration,
-    is_over: bool,
-    open: Open,
-}
-
-impl Body for Passing {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        loop {
-            if self.is_over {
-                return Poll::Ready(None);
-            }
-            let polled = Pin::new(&mut self.body).poll_frame(context);
-            let Poll::Ready(frame) = polled else {
-                if self.late.as_mut().poll(context).is_ready() {
-                    self.is_over = true;
-                    self.open.told.error = Some("the upstream said nothing for too long".into());
-                    return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
-                }
-                return Poll::Pending;
-            };
-            let next = Instant::now() + self.timeout;
-            self.late.as_mut().reset(next);
-            let bytes = match frame {
-                None => {
-                    self.is_over = true;
-                    let rest = self.redactor.finish();
-                    if let Some(reader) = &mut self.reader {
-                        reader.push(&rest);
-                    }
-                    rest
-                }
-                Some(Err(error)) => {
-                    self.is_over = true;
-                    self.open.told.error = Some(shortened(&format!("the upstream broke off: {error}")));
-                    return Poll::Ready(Some(Err(io::Error::other(error))));
-                }
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        let mut passed = self.redactor.pass(&data);
-                        if self.body.is_end_stream() {
-                            // Nobody asks for what comes after all that was announced.
-                            self.is_over = true;
-                            passed.extend(self.redactor.finish());
-                        }
-                        if let Some(reader) = &mut self.reader {
-                            reader.push(&passed);
-                        }
-                        passed
-                    }
-                    // Trailers are nobody's business here.
-                    Err(_) => Vec::new(),
-                },
-            };
-            if !bytes.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))));
-            }
-        }
-    }
-}
-
-impl Drop for Passing {
-    fn drop(&mut self) {
-        let told = &mut self.open.told;
-        let Some(reader) = &mut self.reader else {
-            told.is_final = true;
-            return;
-        };
-        if self.is_over && told.error.is_none() {
-            reader.end();
-        }
-        let report = reader.report();
-        told.usage = report.usage.usage();
-        told.is_final = report.usage.is_final();
-        let cost = self.prices.as_ref().and_then(|prices| prices.cost_of(&report));
-        told.nano_dollars = cost.map(|cost| cost.0);
-        if told.error.is_none() {
-            told.error = report
-                .error
-                .as_ref()
-                .map(|failure| shortened(&format!("{}: {}", failure.kind, failure.message)));
-        }
-        if told.error.is_none() && !self.is_over {
-            told.error = Some("the caller broke off".into());
-        }
-    }
-}
-
 fn wire(kind: Kind) -> Option<Wire> {
     match kind {
         Kind::Anthropic => Some(Wire::AnthropicMessages),
@@ -750,17 +438,6 @@ fn wire(kind: Kind) -> Option<Wire> {
         Kind::Gemini => Some(Wire::Gemini),
         Kind::BraveSearch | Kind::Git | Kind::Http => None,
     }
-}
-
-fn reply(status: StatusCode, headers: HeaderMap, body: Bytes) -> Reply {
-    let mut response = Response::new(full(body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
-}
-
-fn full(bytes: Bytes) -> Sending {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// Waits for room for a body of this size, or for all that one sandbox may have.
@@ -783,97 +460,4 @@ async fn whole(mut body: Incoming, most: u64) -> Result<Bytes, Cause> {
         }
     }
     Ok(all.freeze())
-}
-
-/// Where tokens are looked for.
-const TOKEN_HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "api-key", "x-subscription-token"];
-
-/// The token of a request, and its query without it, where it may stand there. Whoever gives two different ones gives none.
-fn credentials(
-    headers: &HeaderMap,
-    query: Option<&str>,
-    in_query: bool,
-) -> Result<(Option<String>, Option<String>), Cause> {
-    let mut found: Vec<String> = Vec::new();
-    let text =
-        |value: &HeaderValue| value.to_str().map(|text| text.trim().to_owned()).map_err(|_| Cause::BadToken);
-    for name in TOKEN_HEADERS {
-        for value in headers.get_all(name) {
-            found.push(text(value)?);
-        }
-    }
-    for value in headers.get_all(header::AUTHORIZATION) {
-        let value = text(value)?;
-        let (scheme, rest) = value.split_once(' ').ok_or(Cause::BadToken)?;
-        if scheme.eq_ignore_ascii_case("bearer") {
-            found.push(rest.trim().to_owned());
-        } else if scheme.eq_ignore_ascii_case("basic") {
-            let pair =
-                base64::engine::general_purpose::STANDARD.decode(rest.trim()).map_err(|_| Cause::BadToken)?;
-            let pair = String::from_utf8(pair).map_err(|_| Cause::BadToken)?;
-            found.push(pair.split_once(':').ok_or(Cause::BadToken)?.1.to_owned());
-        } else {
-            return Err(Cause::BadToken);
-        }
-    }
-    let mut rest: Vec<&str> = Vec::new();
-    for part in query.into_iter().flat_map(|query| query.split('&')) {
-        match part.strip_prefix("key=").filter(|_| in_query) {
-            Some(key) => found.push(key.to_owned()),
-            None => rest.push(part),
-        }
-    }
-    found.dedup();
-    if found.len() > 1 {
-        return Err(Cause::BadToken);
-    }
-    let rest = (!rest.is_empty()).then(|| rest.join("&"));
-    Ok((found.pop(), rest))
-}
-
-/// Headers about one connection only.
-const HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-fn is_hop(name: &str) -> bool {
-    HOP.contains(&name)
-}
-
-/// Headers of a request that do not go on: about the connection, about who somebody is, and about ways.
-fn is_dropped(name: &str) -> bool {
-    is_hop(name)
-        || TOKEN_HEADERS.contains(&name)
-        || name.starts_with("x-forwarded-")
-        || matches!(
-            name,
-            "host"
-                | "content-length"
-                | "authorization"
-                | "cookie"
-                | "forwarded"
-                | "via"
-                | "expect"
-                | "accept-encoding"
-                | "x-real-ip"
-                | "range"
-                | "if-range"
-        )
-}
-
-/// A value without these keys, if it has one of them.
-fn without(value: &HeaderValue, keys: &[String]) -> Option<HeaderValue> {
-    let mut redactor = Redactor::new(keys.iter().map(String::as_str));
-    let mut clean = redactor.pass(value.as_bytes());
-    clean.extend(redactor.finish());
-    (clean != value.as_bytes())
-        .then(|| HeaderValue::from_bytes(&clean).unwrap_or(HeaderValue::from_static("")))
 }
