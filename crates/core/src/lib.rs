@@ -51,6 +51,6 @@ pub use provider::{
     SandboxState, SandboxStats,
 };
 pub use spec::{Owner, SandboxSpec};
-pub use tenants::{NetShare, Share, TenantLimits};
+pub use tenants::{GatewayShare, NetShare, Share, TenantLimits};
 pub use token::{Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord, TokenState};
 pub use wall::Wall;

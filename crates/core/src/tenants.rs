@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::size;
-use crate::{ByteSize, NetLimits, Tenant};
+use crate::{Budget, ByteSize, NetLimits, Tenant};
 
 /// The limits of all tenants, as whoever runs an engine sets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,51 @@ pub struct TenantLimits {
 pub struct Share {
     /// Of the network.
     pub network: NetShare,
+    /// Of what the gateway does.
+    pub gateway: GatewayShare,
+}
+
+/// How much all sandboxes of a tenant may have the gateway do in a day that begins at midnight UTC, beside what each of them, and each
+/// token, may. What is left out is not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayShare {
+    /// Calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// Tokens of language models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Money; written in dollars.
+    #[serde(with = "dollars", skip_serializing_if = "Option::is_none", rename = "dollars")]
+    pub micro_dollars: Option<u64>,
+}
+
+impl GatewayShare {
+    /// The same as a budget.
+    pub fn budget(&self) -> Budget {
+        let Self { requests, tokens, micro_dollars } = *self;
+        Budget { requests, tokens, micro_dollars }
+    }
+}
+
+/// Millionths of a dollar, written in dollars.
+mod dollars {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(micro: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(micro.unwrap_or(0) as f64 / 1e6)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+        let dollars = f64::deserialize(deserializer)?;
+        let micro = (dollars * 1e6).round();
+        if (0.0..9e15).contains(&micro) {
+            Ok(Some(micro as u64))
+        } else {
+            Err(D::Error::custom(format!("{dollars} is no amount of dollars")))
+        }
+    }
 }
 
 /// How much of the network all sandboxes of a tenant may use together, beside what each of them may. What is left out is not limited.
@@ -59,6 +104,18 @@ impl TenantLimits {
             total_bytes: own.total_bytes.or(each.total_bytes),
         };
         (share != NetShare::default()).then_some(share)
+    }
+
+    /// What a tenant may have the gateway do; nothing where that is not limited.
+    pub fn gateway(&self, tenant: &Tenant) -> Option<GatewayShare> {
+        let own = self.tenants.get(tenant).copied().unwrap_or_default().gateway;
+        let each = self.each.gateway;
+        let share = GatewayShare {
+            requests: own.requests.or(each.requests),
+            tokens: own.tokens.or(each.tokens),
+            micro_dollars: own.micro_dollars.or(each.micro_dollars),
+        };
+        (share != GatewayShare::default()).then_some(share)
     }
 
     /// Names the first that is wrong, and says what would be right.
@@ -123,8 +180,21 @@ mod tests {
         assert_eq!(of("acme"), NetShare { total_bytes: Some(ByteSize::gib(2)), ..other });
         assert_eq!(of("acme").bounds().requests_per_second, u32::MAX);
         assert_eq!(TenantLimits::default().network(&Tenant::default()), None);
+        assert_eq!(limits.gateway(&Tenant("acme".into())), None);
         let again = serde_json::to_string(&limits).unwrap();
         assert_eq!(serde_json::from_str::<TenantLimits>(&again).unwrap(), limits);
+    }
+
+    #[test]
+    fn what_the_gateway_does_is_shared_by_the_day_and_written_in_dollars() {
+        let text = r#"{"each": {"gateway": {"tokens": 1000, "dollars": 2.5}}, "tenants": {"acme": {"gateway": {"dollars": 10}}}}"#;
+        let limits: TenantLimits = serde_json::from_str(text).unwrap();
+        let acme = limits.gateway(&Tenant("acme".into())).unwrap().budget();
+        assert_eq!(acme, Budget { requests: None, tokens: Some(1000), micro_dollars: Some(10_000_000) });
+        assert_eq!(limits.gateway(&Tenant("b".into())).unwrap().micro_dollars, Some(2_500_000));
+        let again = serde_json::to_string(&limits).unwrap();
+        assert_eq!(serde_json::from_str::<TenantLimits>(&again).unwrap(), limits);
+        assert!(serde_json::from_str::<TenantLimits>(r#"{"each": {"gateway": {"dollars": -1}}}"#).is_err());
     }
 
     #[test]

@@ -322,7 +322,7 @@ fn a_budget_holds_against_many_at_once() {
 }
 
 /// The process that holds the keys.
-fn gateway(world: &World) -> i32 {
+pub fn gateway(world: &World) -> i32 {
     let supervisor = world.door("supervisor").unwrap();
     let path = format!("/proc/{supervisor}/task/{supervisor}/children");
     let children = std::fs::read_to_string(path).unwrap();

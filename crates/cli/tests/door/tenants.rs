@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::command_line::engine;
+use crate::gateway::{ASK, Provider, gateway, message, set_up};
 use crate::surroundings::processes::send;
 use crate::world::{HttpServer, Program, SERVER, World, until};
 
@@ -178,4 +179,36 @@ fn a_file_that_is_not_understood_is_refused() {
     assert!(
         !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("/nonexistent.toml")
     );
+}
+
+/// What the gateway does counts for all sandboxes of a tenant, whoever dies meanwhile.
+#[test]
+fn a_budget_is_shared_by_the_sandboxes_of_a_tenant_for_the_day() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let _engine = with(&world, "[each.gateway]\nrequests = 3\n[tenants.umbra.gateway]\nrequests = 1\n");
+    let create = |tenant: &str| world.create(&["--tenant", tenant, "--grant", "llm:chat"]);
+    let status = |id: &str| {
+        let ran = world.shell(id, &format!("{ASK} -o /tmp/answer -w '%{{http_code}}'; cat /tmp/answer"));
+        ran["stdout"].as_str().unwrap().to_owned()
+    };
+    let [one, two, other] = [create("acme"), create("acme"), create("umbra")];
+    for id in [&one, &two, &one] {
+        assert!(status(id).starts_with("200"));
+    }
+    let refused = status(&two);
+    assert!(refused.starts_with("402") && refused.contains("the tenant's budget of 3 requests"), "{refused}");
+    assert!(status(&other).starts_with("200"), "its own");
+    assert!(status(&other).starts_with("402"));
+    for part in ["gateway", "supervisor"] {
+        let pid = if part == "gateway" { gateway(&world) } else { world.door(part).unwrap() };
+        send(pid, Signal::KILL);
+        until("it is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+        let refused = status(&one);
+        assert!(refused.starts_with("402"), "after the death of the {part}: {refused}");
+    }
+    // Nor does another sandbox have more.
+    assert!(status(&create("acme")).starts_with("402"));
+    assert_eq!(provider.got().len(), 4);
 }

@@ -12,6 +12,6 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 /// The days since 1970, which begin at midnight UTC.
-pub(super) fn today() -> u64 {
+pub(crate) fn today() -> u64 {
     now_ms() / DAY_MS
 }

@@ -32,7 +32,8 @@ use super::tenants::{self, Tenants};
 use super::{LOCK_FILE, SOCKET_FILE, place};
 use crate::channel::{self, Channel};
 use crate::gateway;
-use crate::gateway::customer::Introduction;
+use crate::gateway::budget::Spent;
+use crate::gateway::customer::{Introduction, TenantBudget};
 use crate::gateway::ledger::CallLog;
 
 /// A door that nobody needs is closed after this long.
@@ -171,8 +172,9 @@ impl Customer {
         Ok(Some(Self { tokens, calls: CallLog::open(directory)? }))
     }
 
-    fn introduction(&self, sandbox: &SandboxId) -> gateway::message::Order {
-        let introduction = Introduction { tokens: self.tokens.clone(), spent: self.calls.spent().clone() };
+    fn introduction(&self, sandbox: &SandboxId, tenant: Option<TenantBudget>) -> gateway::message::Order {
+        let spent = self.calls.spent().clone();
+        let introduction = Introduction { tokens: self.tokens.clone(), spent, tenant };
         gateway::message::Order::Introduce { sandbox: sandbox.clone(), introduction: Box::new(introduction) }
     }
 }
@@ -180,14 +182,17 @@ impl Customer {
 impl Books for Supervisor {
     fn introductions(&self) -> Vec<gateway::message::Order> {
         let state = self.state();
-        let customers = state.kept.iter().filter_map(|(id, kept)| Some((id, kept.customer.as_ref()?)));
-        customers.map(|(id, customer)| customer.introduction(id)).collect()
+        state.kept.iter().filter_map(|(id, kept)| kept.introduction(id, &state.tenants)).collect()
     }
 
     fn called(&self, sandbox: &SandboxId, call: Call) {
         let mut state = self.state();
-        let customer = state.kept.get_mut(sandbox).and_then(|kept| kept.customer.as_mut());
-        if let Some(Err(error)) = customer.map(|customer| customer.calls.push(call)) {
+        let State { kept, tenants, .. } = &mut *state;
+        let Some(kept) = kept.get_mut(sandbox) else { return };
+        if let Some(tenant) = &kept.tenant {
+            tenants.spent(&self.home, tenant, Spent::of(&call));
+        }
+        if let Some(Err(error)) = kept.customer.as_mut().map(|customer| customer.calls.push(call)) {
             tracing::error!(%sandbox, %error, "cannot write down a call");
         }
     }
@@ -225,6 +230,12 @@ impl State {
 }
 
 impl Kept {
+    /// What the gateway is told of it, if it is a customer there.
+    fn introduction(&self, sandbox: &SandboxId, tenants: &Tenants) -> Option<gateway::message::Order> {
+        let tenant = self.tenant.as_ref().and_then(|tenant| tenants.budget(tenant));
+        Some(self.customer.as_ref()?.introduction(sandbox, tenant))
+    }
+
     fn write_flow(&mut self, mut flow: Flow) {
         // Whoever took the worker over may say anything, and people will read it.
         let mut texts = vec![&mut flow.host];
@@ -412,31 +423,22 @@ impl Supervisor {
         let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
         let order = {
             let mut state = self.state();
-            let Some(kept) = state.kept.get_mut(sandbox) else { return Ok(()) };
-            match tokens {
-                Ok(tokens) => {
-                    if let Some(customer) = &mut kept.customer {
-                        customer.tokens = tokens;
-                    } else {
-                        kept.customer = Customer::find(&directory).ok().flatten();
-                    }
-                    match &kept.customer {
-                        Some(customer) => customer.introduction(sandbox),
-                        None => return Ok(()),
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            let State { kept, tenants, .. } = &mut *state;
+            let Some(kept) = kept.get_mut(sandbox) else { return Ok(()) };
+            match (tokens, &mut kept.customer) {
+                (Err(error), _) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                (Ok(tokens), Some(customer)) => customer.tokens = tokens,
+                (Ok(_), none) => *none = Customer::find(&directory).ok().flatten(),
                 // Whatever cannot be read grants nothing, at this gateway or at the next.
-                Err(_) => match &mut kept.customer {
-                    Some(customer) => {
-                        customer.tokens.clear();
-                        customer.introduction(sandbox)
-                    }
-                    None => return Ok(()),
-                },
+                (Err(_), Some(customer)) => customer.tokens.clear(),
+                (Err(_), None) => {}
             }
+            kept.introduction(sandbox, tenants)
         };
-        self.post.tell(order).await
+        match order {
+            Some(order) => self.post.tell(order).await,
+            None => Ok(()),
+        }
     }
 
     /// Gets the sockets of a sandbox from its monitor, and watches for its end. The worker is not told yet.

@@ -9,12 +9,14 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use belljar_core::{LEASE_FILE, NetShare, Owner, TENANTS_FILE, Tenant, TenantLimits};
+use belljar_core::{Budget, LEASE_FILE, NetShare, Owner, TENANTS_FILE, Tenant, TenantLimits};
 use serde::{Deserialize, Serialize};
 
 use super::clock::today;
 use super::message::TenantShare;
 use super::supervisor::read;
+use crate::gateway::budget::Spent;
+use crate::gateway::customer::TenantBudget;
 
 /// Where it is written down how much was moved, in the data directory.
 const DIRECTORY: &str = "tenants";
@@ -27,23 +29,34 @@ const MAX_COUNT: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Found {
     tenant: Tenant,
-    share: NetShare,
+    limits: Limits,
     day: Day,
 }
 
-/// What was moved on a day.
+/// What a tenant may use.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    network: NetShare,
+    /// In a day; nothing where that is not limited.
+    gateway: Option<Budget>,
+}
+
+/// What was moved, and spent, on a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Day {
     /// Its number, from 1970 on.
     pub(super) day: u64,
     /// Bytes in both directions.
     pub(super) bytes: u64,
+    /// What the gateway did.
+    #[serde(default)]
+    spent: Spent,
 }
 
 impl Day {
     /// The same today. A clock that is set back gives nobody another day's worth.
     pub(super) fn on(self, today: u64) -> Self {
-        Self { day: today, bytes: if today > self.day { 0 } else { self.bytes } }
+        if today > self.day { Self { day: today, ..Self::default() } } else { Self { day: today, ..self } }
     }
 }
 
@@ -59,7 +72,12 @@ fn find_tenant(home: &Path, tenant: Tenant) -> io::Result<Option<Found>> {
     tenant.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let limits: TenantLimits =
         read(&home.join(TENANTS_FILE), MAX_FILE).map_err(|error| about(TENANTS_FILE, &error))?;
-    let Some(share) = limits.network(&tenant) else { return Ok(None) };
+    let (network, gateway) = (limits.network(&tenant), limits.gateway(&tenant));
+    if network.is_none() && gateway.is_none() {
+        return Ok(None);
+    }
+    let limits =
+        Limits { network: network.unwrap_or_default(), gateway: gateway.map(|share| share.budget()) };
     let file = file_of(&tenant);
     let day = match read(&home.join(&file), MAX_COUNT) {
         Ok(day) => day,
@@ -72,7 +90,7 @@ fn find_tenant(home: &Path, tenant: Tenant) -> io::Result<Option<Found>> {
             ));
         }
     };
-    Ok(Some(Found { tenant, share, day }))
+    Ok(Some(Found { tenant, limits, day }))
 }
 
 fn about(file: &str, error: &io::Error) -> io::Error {
@@ -105,7 +123,7 @@ pub(super) struct Tenants(HashMap<Tenant, Account>);
 
 #[derive(Debug)]
 struct Account {
-    share: NetShare,
+    limits: Limits,
     day: Day,
     /// What the file says.
     written: Day,
@@ -114,9 +132,9 @@ struct Account {
 impl Tenants {
     /// Takes note of what was found: the limits hold from now on, and the count is ours if we have one.
     pub(super) fn note(&mut self, found: Found) -> Tenant {
-        let Found { tenant, share, day } = found;
-        let account = self.0.entry(tenant.clone()).or_insert(Account { share, day, written: day });
-        account.share = share;
+        let Found { tenant, limits, day } = found;
+        let account = self.0.entry(tenant.clone()).or_insert(Account { limits, day, written: day });
+        account.limits = limits;
         tenant
     }
 
@@ -124,7 +142,24 @@ impl Tenants {
     pub(super) fn share(&self, tenant: &Tenant) -> Option<TenantShare> {
         let account = self.0.get(tenant)?;
         let day = account.day.on(today());
-        Some(TenantShare { tenant: tenant.clone(), bounds: account.share.bounds(), day })
+        Some(TenantShare { tenant: tenant.clone(), bounds: account.limits.network.bounds(), day })
+    }
+
+    /// What the gateway is told of a tenant; nothing if what it may have done is not limited.
+    pub(super) fn budget(&self, tenant: &Tenant) -> Option<TenantBudget> {
+        let account = self.0.get(tenant)?;
+        let Day { day, spent, .. } = account.day.on(today());
+        Some(TenantBudget { tenant: tenant.clone(), budget: account.limits.gateway?, day, spent })
+    }
+
+    /// Counts a call, and writes that down at once.
+    pub(super) fn spent(&mut self, home: &Path, tenant: &Tenant, spent: Spent) {
+        let Some(account) = self.0.get_mut(tenant).filter(|account| account.limits.gateway.is_some()) else {
+            return;
+        };
+        account.day = account.day.on(today());
+        account.day.spent = account.day.spent.and(spent);
+        account.write(home, tenant);
     }
 
     /// Counts bytes.
@@ -139,14 +174,19 @@ impl Tenants {
     pub(super) fn write(&mut self, home: &Path, is_served: impl Fn(&Tenant) -> bool) {
         let today = today();
         self.0.retain(|tenant, account| account.day.day >= today || is_served(tenant));
-        for (tenant, account) in &mut self.0 {
-            if account.day == account.written {
-                continue;
-            }
-            match write(home, tenant, account.day) {
-                Ok(()) => account.written = account.day,
-                Err(error) => tracing::warn!(%tenant, %error, "cannot write down what a tenant has moved"),
-            }
+        self.0.iter_mut().for_each(|(tenant, account)| account.write(home, tenant));
+    }
+}
+
+impl Account {
+    /// Writes down what has changed.
+    fn write(&mut self, home: &Path, tenant: &Tenant) {
+        if self.day == self.written {
+            return;
+        }
+        match write(home, tenant, self.day) {
+            Ok(()) => self.written = self.day,
+            Err(error) => tracing::warn!(%tenant, %error, "cannot write down what a tenant has used"),
         }
     }
 }
@@ -222,7 +262,8 @@ mod tests {
         let mut tenants = Tenants::default();
         let tenant = tenants.note(find(home.path(), &sandbox).unwrap().unwrap());
         let mut limits = TenantLimits::default();
-        let share = Share { network: NetShare { connections: Some(3), ..NetShare::default() } };
+        let network = NetShare { connections: Some(3), ..NetShare::default() };
+        let share = Share { network, ..Share::default() };
         limits.tenants.insert(tenant.clone(), share);
         fs::write(home.path().join(TENANTS_FILE), serde_json::to_vec(&limits).unwrap()).unwrap();
         tenants.note(find(home.path(), &sandbox).unwrap().unwrap());

@@ -67,12 +67,29 @@ pub struct Account {
     budget: Budget,
     spent: Spent,
     aside: Spent,
+    /// Where it is for a day: which.
+    day: Option<u64>,
 }
 
 impl Account {
     /// An account from which so much was spent before.
     pub fn new(budget: Budget, spent: Spent) -> Self {
-        Self { budget, spent, aside: Spent::default() }
+        Self { budget, spent, aside: Spent::default(), day: None }
+    }
+
+    /// One for each day, from which so much was spent on this one.
+    pub fn daily(budget: Budget, spent: Spent, day: u64) -> Self {
+        Self { day: Some(day), ..Self::new(budget, spent) }
+    }
+
+    /// It is this day now. On another one nothing is spent yet; a clock that is set back gives nobody another day's worth.
+    pub fn turn(&mut self, today: u64) {
+        if let Some(day) = &mut self.day
+            && today > *day
+        {
+            *day = today;
+            self.spent = Spent::default();
+        }
     }
 
     /// Changes what may be spent.
@@ -207,5 +224,25 @@ mod tests {
             }
             prop_assert!(account.spent().tokens <= budget + dearest);
         }
+    }
+
+    #[test]
+    fn a_daily_budget_begins_anew_with_the_day_and_not_before() {
+        let budget = Budget { requests: Some(2), ..Budget::default() };
+        let one = Spent { requests: 1, ..Spent::default() };
+        let mut account = Account::daily(budget, Spent { requests: 1, ..Spent::default() }, 10);
+        account.turn(10);
+        account.check(one).unwrap();
+        account.set_aside(one);
+        account.settle(one, one);
+        for day in [10, 9, 0] {
+            account.turn(day);
+            account.check(one).unwrap_err();
+        }
+        account.turn(11);
+        account.check(one).unwrap();
+        let mut whole = Account::new(budget, Spent { requests: 2, ..Spent::default() });
+        whole.turn(99);
+        whole.check(one).unwrap_err();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{Budget, OperationName, TokenRecord};
+use belljar_core::{Budget, OperationName, Tenant, TokenRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::budget::{Account, Spent};
 use super::operation::Operation;
 use super::refusal::Cause;
+use crate::door::clock::today;
 
 /// How much of bodies of one sandbox is held at once, in kibibytes.
 pub(super) const ROOM_EACH: usize = 64 << 10;
@@ -22,6 +23,8 @@ pub(super) struct Customer {
     pub(super) tokens: Mutex<Vec<TokenRecord>>,
     accounts: Mutex<HashMap<String, Arc<Mutex<Account>>>>,
     session: Arc<Mutex<Account>>,
+    /// That of its tenant, which others have too.
+    tenant: Mutex<Option<Arc<Mutex<Account>>>>,
     uses: Mutex<HashMap<OperationName, Arc<Use>>>,
     /// Room for bodies that are read whole, in kibibytes.
     pub(super) room: Arc<Semaphore>,
@@ -41,6 +44,21 @@ pub struct Introduction {
     pub tokens: Vec<TokenRecord>,
     /// What was spent before with each of them, by its id.
     pub spent: BTreeMap<String, Spent>,
+    /// Its tenant, if what that may have done is limited.
+    pub tenant: Option<TenantBudget>,
+}
+
+/// What a tenant's sandboxes may spend together in a day.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TenantBudget {
+    /// Whose.
+    pub tenant: Tenant,
+    /// How much.
+    pub budget: Budget,
+    /// The day, from 1970 on.
+    pub day: u64,
+    /// What was spent on it so far.
+    pub spent: Spent,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,7 +68,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Customer {
     /// One that has spent this before, and has a budget of its own besides those of its tokens.
     pub(super) fn new(introduction: Introduction, budget: Budget) -> Self {
-        let Introduction { tokens, spent } = introduction;
+        let Introduction { tokens, spent, tenant: _ } = introduction;
         let session = spent.values().copied().fold(Spent::default(), Spent::and);
         let accounts = tokens.iter().map(|record| {
             let before = spent.get(&record.id).copied().unwrap_or_default();
@@ -60,9 +78,15 @@ impl Customer {
             accounts: Mutex::new(accounts.collect()),
             tokens: Mutex::new(tokens),
             session: Arc::new(Mutex::new(Account::new(budget, session))),
+            tenant: Mutex::default(),
             uses: Mutex::default(),
             room: Arc::new(Semaphore::new(ROOM_EACH)),
         }
+    }
+
+    /// Has it spend from the account of its tenant too, from now on.
+    pub(super) fn set_tenant(&self, tenant: Option<Arc<Mutex<Account>>>) {
+        *locked(&self.tenant) = tenant;
     }
 
     /// Takes these for its tokens from now on.
@@ -101,19 +125,25 @@ impl Customer {
 
     /// Whether a budget is in money.
     pub(super) fn has_money(&self, record: &TokenRecord) -> bool {
-        record.grant.budget.micro_dollars.is_some() || locked(&self.session).has_money()
+        let tenant = locked(&self.tenant).clone();
+        record.grant.budget.micro_dollars.is_some()
+            || locked(&self.session).has_money()
+            || tenant.is_some_and(|tenant| locked(&tenant).has_money())
     }
 
     /// Sets aside what a call may cost, of all budgets or of none.
     pub(super) fn set_aside(&self, record: &TokenRecord, most: Spent) -> Result<Aside, Cause> {
         let own = locked(&self.accounts).get(&record.id).cloned();
-        let named = [("token", own), ("session", Some(self.session.clone()))];
+        let tenant = locked(&self.tenant).clone();
+        let named = [("token", own), ("session", Some(self.session.clone())), ("tenant", tenant)];
         let named: Vec<(&str, Arc<Mutex<Account>>)> =
             named.into_iter().filter_map(|(name, account)| Some((name, account?))).collect();
         // Always in this order, so that two calls do not wait for each other.
         let mut locks: Vec<(&str, MutexGuard<'_, Account>)> =
             named.iter().map(|(name, account)| (*name, locked(account))).collect();
-        for (name, account) in &locks {
+        let today = today();
+        for (name, account) in &mut locks {
+            account.turn(today);
             account.check(most).map_err(|used_up| Cause::BudgetUsedUp {
                 budget: format!("the {name}'s budget of {} {}", used_up.most, used_up.what),
             })?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
-use belljar_core::{Call, ExecId, SandboxId, TokenRecord, plain_path};
+use belljar_core::{Call, ExecId, SandboxId, Tenant, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
@@ -23,9 +23,9 @@ use tokio::time::Instant;
 
 use super::answer::{Open, Reply, full, reply};
 use super::body::Members;
-use super::budget::Spent;
+use super::budget::{Account, Spent};
 use super::config::Config;
-use super::customer::{Customer, Introduction, ROOM_EACH, locked};
+use super::customer::{Customer, Introduction, ROOM_EACH, TenantBudget, locked};
 use super::headers::{credentials, is_dropped};
 use super::kind::{CallKind, Kind};
 use super::operation::{NotAllowed, Operation, Prepared, Sent};
@@ -59,6 +59,8 @@ pub struct Gateway {
     secrets: BTreeMap<String, Result<Secret, String>>,
     client: Client,
     clients: Mutex<HashMap<SandboxId, Arc<Customer>>>,
+    /// The accounts of tenants, which their sandboxes share.
+    tenants: Mutex<HashMap<Tenant, Arc<Mutex<Account>>>>,
     ledger: Ledger,
     /// Room for the bodies of all.
     room: Arc<Semaphore>,
@@ -77,6 +79,7 @@ impl Gateway {
             secrets,
             client,
             clients: Mutex::default(),
+            tenants: Mutex::default(),
             ledger,
             room: Arc::new(Semaphore::new(ROOM)),
             calls: AtomicU64::new(0),
@@ -94,11 +97,29 @@ impl Gateway {
     /// Serves a sandbox from now on. Of one that is served already only the tokens are taken: what calls that are being made have
     /// set aside is known here alone.
     pub fn introduce(&self, sandbox: SandboxId, introduction: Introduction) {
-        if locked(&self.clients).contains_key(&sandbox) {
-            return self.set_tokens(&sandbox, introduction.tokens);
+        let tenant = introduction.tenant.clone().map(|tenant| self.account(tenant));
+        let known = locked(&self.clients).get(&sandbox).cloned();
+        match known {
+            Some(customer) => {
+                customer.set_tenant(tenant);
+                customer.set_tokens(introduction.tokens);
+            }
+            None => {
+                let customer = Customer::new(introduction, self.config.session_budget);
+                customer.set_tenant(tenant);
+                locked(&self.clients).insert(sandbox, Arc::new(customer));
+            }
         }
-        let customer = Customer::new(introduction, self.config.session_budget);
-        locked(&self.clients).insert(sandbox, Arc::new(customer));
+    }
+
+    /// The account of a tenant: of one that is known only the budget is taken, for the same reason.
+    fn account(&self, tenant: TenantBudget) -> Arc<Mutex<Account>> {
+        let TenantBudget { tenant, budget, day, spent } = tenant;
+        let mut tenants = locked(&self.tenants);
+        let account =
+            tenants.entry(tenant).or_insert_with(|| Arc::new(Mutex::new(Account::daily(budget, spent, day))));
+        locked(account).set_budget(budget);
+        account.clone()
     }
 
     /// Takes these for the tokens of a sandbox from now on.
