@@ -158,7 +158,7 @@ impl Cause {
             Self::ParameterNotAllowed { name, problem } => {
                 format!("its parameter `{}` {}", shortened(name), shortened(problem))
             }
-            Self::BudgetUsedUp { budget } => format!("{} is used up", shortened(budget)),
+            Self::BudgetUsedUp { budget } => format!("{budget} is used up"),
             Self::RateExceeded { retry_after } => {
                 format!("requests come too fast; the next may come in {} s", seconds(*retry_after))
             }

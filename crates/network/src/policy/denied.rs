@@ -178,7 +178,14 @@ impl fmt::Display for RuleRef {
 /// The beginning of a text from inside the sandbox, safe to print.
 pub(crate) fn shortened(text: &str) -> String {
     const MOST: usize = 200;
-    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    let mut short = String::new();
+    for character in text.chars().take(MOST) {
+        match character {
+            // They do no harm, and people read this.
+            '\'' | '"' => short.push(character),
+            _ => short.extend(character.escape_debug()),
+        }
+    }
     if text.chars().nth(MOST).is_some() {
         short.push_str("...");
     }
