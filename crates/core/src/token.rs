@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Result};
+use crate::{Error, ErrorCode, HostName, Result};
 
 /// The name of an operation of the gateway, such as `llm:chat`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -166,6 +166,9 @@ pub struct TokenRecord {
     pub issued_ms: u64,
     /// When it ends, unless it is renewed or extended before.
     pub expires_ms: u64,
+    /// Hosts that the sandbox asks as if it had a key: the gateway makes those requests, with the key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostName>,
     /// When it was revoked, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_ms: Option<u64>,
@@ -314,6 +317,7 @@ mod tests {
             grant: Grant::of(Vec::new()),
             issued_ms: 0,
             expires_ms: 0,
+            hosts: Vec::new(),
             revoked_ms: None,
         };
         let env = BTreeMap::from([("KEY".to_owned(), "bjt_canary".to_owned())]);
@@ -324,7 +328,7 @@ mod tests {
     fn record(grant: Grant, now_ms: u64) -> TokenRecord {
         let expires_ms = TokenRecord::first_end(&grant, now_ms);
         let (id, hash) = ("tk-1".into(), "ab".into());
-        TokenRecord { id, hash, grant, issued_ms: now_ms, expires_ms, revoked_ms: None }
+        TokenRecord { id, hash, grant, issued_ms: now_ms, expires_ms, hosts: Vec::new(), revoked_ms: None }
     }
 
     #[test]

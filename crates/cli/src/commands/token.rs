@@ -127,6 +127,7 @@ mod tests {
             grant,
             issued_ms: 0,
             expires_ms: 300_000,
+            hosts: Vec::new(),
             revoked_ms: None,
         };
         assert!(!described(&record, 0).to_string().contains("abcdef"));

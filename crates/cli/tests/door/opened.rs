@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::gateway::{KEY, search_inside};
 use crate::world::{Certified, OTHER, Program, SERVER, World, where_it_is};
 
 /// A server of HTTP/1.1 and HTTP/2 over TLS, which says what it was asked.
@@ -23,7 +24,7 @@ server.on('request', (request, response) => {
   request.on('data', (data) => { length += data.length; });
   request.on('end', () => {
     const host = request.headers[':authority'] || request.headers.host;
-    fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url}\\n`);
+    fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url} [${request.headers.authorization || ''}]\\n`);
     if (request.url === '/v1/long') { response.write('begun\\n'); return; }
     const file = files + request.url.split('?')[0];
     if (fs.existsSync(file) && fs.statSync(file).isFile()) { response.end(fs.readFileSync(file)); return; }
@@ -193,7 +194,7 @@ const ask = (headers) => new Promise((done) => {
     assert!(words.len() == 5 && words[0] == "200" && words[4] == "200", "{ran}");
     assert!(words[1..4].iter().all(|word| *word == "403" || *word == "400"), "{ran}");
     let asked = server.asked();
-    assert_eq!(asked, ["2.0 GET server.test /a", "2.0 GET server.test /e"]);
+    assert_eq!(asked, ["2.0 GET server.test /a []", "2.0 GET server.test /e []"]);
 }
 
 #[test]
@@ -294,4 +295,49 @@ fn everyday_clients_do_not_notice() {
     let flows = world.flows(&id);
     let seen = flows.iter().filter(|flow| flow["kind"] == "tls" && flow["request"].is_string()).count();
     assert_eq!(seen, server.asked().len(), "{flows:?}");
+}
+
+/// A program that knows nothing of a gateway asks a host by its name, and the key is put in on the way.
+#[test]
+fn a_key_is_put_in_on_the_way_to_the_host_that_it_is_for() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    std::fs::write(world.home.path().join("key"), KEY).unwrap();
+    let config = format!(
+        "[secrets]\nkey = {{ file = \"{}\" }}\n[operations.\"forge:read\"]\nkind = \"http\"\nupstream = \"https://server.test\"\nsecret = \"key\"\n\
+         header = \"authorization\"\nvalue = \"Bearer {{}}\"\nmethods = [\"GET\"]\npaths = [\"/v1/*\"]\nin_place = true\n",
+        world.home.path().join("key").display()
+    );
+    std::fs::write(world.home.path().join("gateway.toml"), config).unwrap();
+    // A rule that would leave TLS closed does not keep the key out.
+    let id = create(&world, &server, &["--grant", "forge:read", "--allow", "server.test"]);
+    let ask = |words: &str| world.shell(&id, &format!("curl -sS --max-time 20 -w ' %{{http_code}}' {words}"));
+    for version in ["--http1.1", "--http2"] {
+        let ran = ask(&format!(
+            "{version} -H 'Authorization: Bearer own' -H 'X-Api-Key: own' https://server.test/v1/x?y"
+        ));
+        assert!(said(&ran).starts_with("served GET /v1/x?y") && said(&ran).ends_with(" 200"), "{ran}");
+    }
+    let keys = std::fs::read_to_string(&server.asked).unwrap();
+    assert_eq!(keys.matches(&format!("[Bearer {KEY}]")).count(), 2, "{keys}");
+    assert!(!keys.contains("own"), "what the client sent in its place is dropped: {keys}");
+    for words in ["-d x https://server.test/v1/x", "https://server.test/v2/x"] {
+        let ran = ask(words);
+        assert!(said(&ran).contains("Belljar refused") && !said(&ran).ends_with(" 200"), "{ran}");
+    }
+    assert_eq!(server.asked().len(), 2);
+    // Another sandbox may reach the host, and has no key.
+    let other = create(&world, &server, &["--allow", "GET https://server.test/*"]);
+    let ran = world.shell(&other, "curl -sS https://server.test/v1/other");
+    assert!(said(&ran).starts_with("served"), "{ran}");
+    let last = server.asked().pop().unwrap();
+    assert!(last.contains("/v1/other") && !last.contains(KEY), "{last}");
+    // Taken back, it is a host like others.
+    let token = world.json(&["token", "ls", &id])["tokens"][0]["id"].as_str().unwrap().to_owned();
+    assert!(world.run(&["token", "revoke", &id, &token]).status.success());
+    let ran = ask("https://server.test/v1/after --insecure");
+    assert!(said(&ran).starts_with("served"), "{ran}");
+    let last = server.asked().pop().unwrap();
+    assert!(last.contains("/v1/after") && !last.contains(KEY), "{last}");
+    search_inside(&world, &id);
 }

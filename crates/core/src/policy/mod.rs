@@ -44,6 +44,8 @@ pub struct Rules {
     pub deny: Vec<Rule>,
     /// How much of the network may be used.
     pub limits: NetLimits,
+    /// Hosts of which the gateway asks what is asked of them over TLS, with its key. Nobody writes them: tokens say them.
+    pub brought: Vec<HostName>,
 }
 
 impl Rules {
@@ -58,7 +60,7 @@ impl Rules {
         // What is denied is denied wherever it is.
         let deny = self.deny.iter().flat_map(|rule| rule.members(resolved));
         let deny = deny.map(|rule| Rule { private: false, ..rule }).collect();
-        Self { allow, deny, limits: self.limits }
+        Self { allow, deny, limits: self.limits, brought: self.brought.clone() }
     }
 
     /// A set that is still only a name.
@@ -146,6 +148,22 @@ impl NetworkPolicy {
             Self::Allowlist(_) => "allowlist",
             Self::Open(_) => "open",
         }
+    }
+
+    /// The same, and the gateway makes what is asked of these hosts over TLS, and of no others.
+    pub fn with_brought(self, hosts: Vec<HostName>) -> Self {
+        let rule = |host: &HostName| format!("https://{host}/*").parse::<Rule>().ok();
+        let mut policy = self;
+        match &mut policy {
+            Self::None => {}
+            Self::Allowlist(rules) | Self::Open(rules) => {
+                let new: Vec<Rule> =
+                    hosts.iter().filter_map(rule).filter(|rule| !rules.allow.contains(rule)).collect();
+                rules.allow.extend(new);
+                rules.brought = hosts;
+            }
+        }
+        policy
     }
 
     /// The same, and the gateway within reach.
@@ -246,7 +264,7 @@ enum Mode {
 
 impl Serialize for NetworkPolicy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some(Rules { allow, deny, limits }) = self.rules() else {
+        let Some(Rules { allow, deny, limits, .. }) = self.rules() else {
             return serializer.serialize_str(self.mode());
         };
         Object { mode: self.mode(), allow, deny, limits: *limits }.serialize(serializer)
@@ -277,7 +295,7 @@ impl<'de> Deserialize<'de> for NetworkPolicy {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NetworkPolicy, A::Error> {
                 let object = Object::<Mode, Vec<Rule>>::deserialize(MapAccessDeserializer::new(map))?;
                 let Object { mode, allow, deny, limits } = object;
-                let rules = Rules { allow, deny, limits };
+                let rules = Rules { allow, deny, limits, brought: Vec::new() };
                 match mode {
                     Mode::Allowlist => Ok(NetworkPolicy::Allowlist(rules)),
                     Mode::Open => Ok(NetworkPolicy::Open(rules)),

@@ -34,7 +34,13 @@ pub(super) enum Order {
     /// Serve a sandbox.
     Open(Box<Opening>),
     /// Judge by another policy from now on; answered with [`Word::Done`].
-    Policy { sandbox: SandboxId, policy: NetworkPolicy, tenant: Option<TenantShare>, serial: u64 },
+    Policy {
+        sandbox: SandboxId,
+        policy: Box<NetworkPolicy>,
+        brought: Vec<HostName>,
+        tenant: Option<TenantShare>,
+        serial: u64,
+    },
     /// The sandbox has ended.
     Close { sandbox: SandboxId, serial: u64 },
     /// The answer to [`Word::Whose`].
@@ -50,6 +56,8 @@ pub(super) enum Order {
 pub(super) struct Opening {
     pub(super) sandbox: SandboxId,
     pub(super) policy: NetworkPolicy,
+    /// Hosts that the gateway asks for it.
+    pub(super) brought: Vec<HostName>,
     /// What its tenant may use, if that has limits.
     pub(super) tenant: Option<TenantShare>,
     /// Whether marks tell executions apart on this host.

@@ -1,6 +1,6 @@
 //! The supervisor: knows the sandboxes of a data directory, and keeps a worker at work.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -210,6 +210,7 @@ impl State {
         Some(Order::Open(Box::new(Opening {
             sandbox: sandbox.clone(),
             policy: kept.policy.clone(),
+            brought: kept.brought(),
             tenant: self.share(kept)?,
             attributed: kept.doorway.marks,
             authority: kept.authority.clone(),
@@ -230,6 +231,14 @@ impl State {
 }
 
 impl Kept {
+    /// Hosts that the gateway asks for it, by one of its tokens or another.
+    fn brought(&self) -> Vec<HostName> {
+        let tokens = self.customer.iter().flat_map(|customer| &customer.tokens);
+        let good = tokens.filter(|record| record.revoked_ms.is_none());
+        let hosts: BTreeSet<&HostName> = good.flat_map(|record| &record.hosts).collect();
+        hosts.into_iter().cloned().collect()
+    }
+
     /// What the gateway is told of it, if it is a customer there.
     fn introduction(&self, sandbox: &SandboxId, tenants: &Tenants) -> Option<gateway::message::Order> {
         let tenant = self.tenant.as_ref().and_then(|tenant| tenants.budget(tenant));
@@ -404,14 +413,32 @@ impl Supervisor {
                 kept.tenant = tenant.unwrap_or_else(|| kept.tenant.take());
             }
         }
+        self.look_at_tokens(sandbox);
         self.carried_out(|state, serial| {
             let kept = state.kept.get(sandbox)?;
-            let (policy, tenant) = (kept.policy.clone(), state.share(kept)?);
-            Some(Order::Policy { sandbox: sandbox.clone(), policy, tenant, serial })
+            let (policy, brought, tenant) =
+                (Box::new(kept.policy.clone()), kept.brought(), state.share(kept)?);
+            Some(Order::Policy { sandbox: sandbox.clone(), policy, brought, tenant, serial })
         })
         .await?;
         self.introduce(sandbox).await?;
         unknown.map_or(Ok(()), Err)
+    }
+
+    /// Takes a sandbox's tokens as they are in its directory now.
+    fn look_at_tokens(&self, sandbox: &SandboxId) {
+        let directory = self.directory(sandbox);
+        let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
+        let mut state = self.state();
+        let Some(kept) = state.kept.get_mut(sandbox) else { return };
+        match (tokens, &mut kept.customer) {
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
+            (Ok(tokens), Some(customer)) => customer.tokens = tokens,
+            (Ok(_), none) => *none = Customer::find(&directory).ok().flatten(),
+            // Whatever cannot be read grants nothing, at this gateway or at the next.
+            (Err(_), Some(customer)) => customer.tokens.clear(),
+            (Err(_), None) => {}
+        }
     }
 
     /// Has the gateway know a sandbox's tokens as they are now, if it has any.
@@ -419,21 +446,10 @@ impl Supervisor {
         let introducing = self.state().kept.get(sandbox).map(|kept| kept.introducing.clone());
         let Some(introducing) = introducing else { return Ok(()) };
         let _introducing = introducing.lock().await;
-        let directory = self.directory(sandbox);
-        let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
+        self.look_at_tokens(sandbox);
         let order = {
-            let mut state = self.state();
-            let State { kept, tenants, .. } = &mut *state;
-            let Some(kept) = kept.get_mut(sandbox) else { return Ok(()) };
-            match (tokens, &mut kept.customer) {
-                (Err(error), _) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                (Ok(tokens), Some(customer)) => customer.tokens = tokens,
-                (Ok(_), none) => *none = Customer::find(&directory).ok().flatten(),
-                // Whatever cannot be read grants nothing, at this gateway or at the next.
-                (Err(_), Some(customer)) => customer.tokens.clear(),
-                (Err(_), None) => {}
-            }
-            kept.introduction(sandbox, tenants)
+            let state = self.state();
+            state.kept.get(sandbox).and_then(|kept| kept.introduction(sandbox, &state.tenants))
         };
         match order {
             Some(order) => self.post.tell(order).await,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use belljar_core::{Budget, ByteSize, Method, OperationName, PathPattern, Span};
+use belljar_core::{Budget, ByteSize, HostName, Method, OperationName, PathPattern, Span};
 use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
@@ -107,6 +107,8 @@ struct OperationText {
     #[serde(default)]
     hosted_tools: bool,
     #[serde(default)]
+    in_place: bool,
+    #[serde(default)]
     methods: Vec<String>,
     #[serde(default)]
     paths: Vec<String>,
@@ -178,6 +180,14 @@ impl Config {
                 return Err("a key goes over TLS only, or stays on this machine: make `upstream` begin with `https://`".into());
             }
         }
+        if text.in_place
+            && !(upstream.tls && upstream.port == 443 && upstream.host.parse::<HostName>().is_ok())
+        {
+            return Err(
+                "`in_place` is for an `upstream` with a name, over TLS at its usual port: `https://host`"
+                    .into(),
+            );
+        }
         let header = match (text.header, text.value, kind.header()) {
             (Some(header), value, _) => {
                 Some((header.to_ascii_lowercase(), value.unwrap_or_else(|| "{}".into())))
@@ -237,6 +247,7 @@ impl Config {
             allow: text.allow,
             deny: text.deny,
             hosted_tools: text.hosted_tools,
+            in_place: text.in_place,
             methods,
             paths,
             push: text.push,

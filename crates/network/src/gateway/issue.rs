@@ -1,11 +1,12 @@
 //! Issuing tokens: for operations that there are, with what clients of those need to find them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use belljar_core::{Error, ErrorCode, GATEWAY_NAME, Grant, Issued, Result};
 
 use super::config::{self, Config};
+use super::operation::Operation;
 use super::{process, token};
 use crate::door::clock::now_ms;
 
@@ -23,8 +24,11 @@ pub fn issue(home: &Path, grant: &Grant) -> Result<Issued> {
         return Err(Error::new(ErrorCode::NotFound, format!("the gateway has no operation `{unknown}`"))
             .hint(format!("it has: {}", known.join(", "))));
     }
-    let (token, record) = token::mint(grant, now_ms())
+    let granted = grant.operations.iter().filter_map(|name| config.operations.get(name));
+    let hosts: BTreeSet<_> = granted.filter_map(Operation::host_in_place).collect();
+    let (token, mut record) = token::mint(grant, now_ms())
         .map_err(|error| Error::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
+    record.hosts = hosts.into_iter().collect();
     let env = environment(&config, grant, &token);
     Ok(Issued { record, token, env })
 }

@@ -1,6 +1,6 @@
 //! What is said between the gateway, the supervisor that keeps it, and the worker that brings it callers.
 
-use belljar_core::{Call, ExecId, SandboxId};
+use belljar_core::{Call, ExecId, HostName, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use super::customer::Introduction;
@@ -34,4 +34,6 @@ pub(crate) enum Word {
 pub(crate) struct Visit {
     pub(crate) sandbox: SandboxId,
     pub(crate) exec: Option<ExecId>,
+    /// The host that they asked, where it is not the gateway itself.
+    pub(crate) host: Option<HostName>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use belljar_core::{Method, OperationName, PathPattern, plain_path};
+use belljar_core::{HostName, Method, OperationName, PathPattern, plain_path};
 use serde_json::Value;
 
 use super::body::{BadBody, Members};
@@ -25,6 +25,8 @@ pub struct Operation {
     pub secret: Option<String>,
     /// The header in which the key goes, and the text around it.
     pub header: Option<(String, String)>,
+    /// Whether what sandboxes ask of the upstream itself, by its own name, is made with the key as well.
+    pub in_place: bool,
     /// The user in whose name the key is a password.
     pub user: Option<String>,
     /// The models that may be named; any where there are none.
@@ -184,6 +186,17 @@ pub enum NotAllowed {
 }
 
 impl Operation {
+    /// The host that sandboxes ask as if they had the key, if there is one.
+    pub fn host_in_place(&self) -> Option<HostName> {
+        self.in_place.then(|| self.upstream.host.parse().ok()).flatten()
+    }
+
+    /// What is left of a path at the upstream itself.
+    pub fn below_base<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let rest = path.strip_prefix(self.upstream.base.as_str())?;
+        (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+    }
+
     /// What is left of a path below the mount of this operation.
     pub fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix(self.mount.as_str())?;

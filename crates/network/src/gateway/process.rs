@@ -100,9 +100,7 @@ async fn receive(gateway: Arc<Gateway>, callers: Channel) {
             let socket = std::os::unix::net::UnixStream::from(socket);
             let stream = socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket));
             match stream {
-                Ok(stream) => {
-                    drop(tokio::spawn(gateway.clone().serve(visit.sandbox.clone(), visit.exec, stream)))
-                }
+                Ok(stream) => drop(tokio::spawn(gateway.clone().serve(visit.clone(), stream))),
                 Err(error) => tracing::warn!(%error, "cannot take in a caller"),
             }
         }

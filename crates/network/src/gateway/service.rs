@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
-use belljar_core::{Call, ExecId, SandboxId, Tenant, TokenRecord, plain_path};
+use belljar_core::{Call, HostName, SandboxId, Tenant, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
@@ -28,6 +28,7 @@ use super::config::Config;
 use super::customer::{Customer, Introduction, ROOM_EACH, TenantBudget, locked};
 use super::headers::{credentials, is_dropped};
 use super::kind::{CallKind, Kind};
+use super::message::Visit;
 use super::operation::{NotAllowed, Operation, Prepared, Sent};
 use super::price::Prices;
 use super::refusal::Cause;
@@ -141,23 +142,21 @@ impl Gateway {
     }
 
     /// Serves a connection of a sandbox to its end.
-    pub async fn serve(self: Arc<Self>, sandbox: SandboxId, exec: Option<ExecId>, connection: UnixStream) {
+    pub(crate) async fn serve(self: Arc<Self>, visit: Visit, connection: UnixStream) {
         let served = hyper::service::service_fn(|request| {
-            let gateway = self.clone();
-            let sandbox = sandbox.clone();
-            async move { Ok::<_, Infallible>(gateway.call(sandbox, exec, request).await) }
+            let (gateway, visit) = (self.clone(), visit.clone());
+            async move { Ok::<_, Infallible>(gateway.call(visit, request).await) }
         });
         let mut server = hyper::server::conn::http1::Builder::new();
         server.timer(TokioTimer::new()).max_buf_size(128 * 1024).max_headers(128);
         if let Err(error) = server.serve_connection(TokioIo::new(connection), served).await {
-            tracing::debug!(%sandbox, %error, "a call broke");
+            tracing::debug!(sandbox = %visit.sandbox, %error, "a call broke");
         }
     }
 
     async fn call(
         self: Arc<Self>,
-        sandbox: SandboxId,
-        exec: Option<ExecId>,
+        Visit { sandbox, exec, host }: Visit,
         request: Request<Incoming>,
     ) -> Reply {
         let began = Instant::now();
@@ -185,7 +184,7 @@ impl Gateway {
         let mut open = Open { gateway: self.clone(), sandbox, told, began, aside: None, _place: None };
         let (head, body) = request.into_parts();
         let mut body = Some(body);
-        let made = self.try_call(&mut open, &head, &mut body).await;
+        let made = self.try_call(&mut open, host.as_ref(), &head, &mut body).await;
         if let Some(body) = body {
             // An answer is taken back where something is not read that was sent.
             let _ = tokio::time::timeout(LAST_WORDS, whole(body, MOST_UNREAD)).await;
@@ -205,23 +204,31 @@ impl Gateway {
     async fn try_call(
         &self,
         open: &mut Open,
+        host: Option<&HostName>,
         head: &Parts,
         unread: &mut Option<Incoming>,
     ) -> Result<Made, Stop> {
         let plain = |cause| Stop::Refused(None, cause);
         let path = plain_path(head.uri.path())
             .ok_or_else(|| plain(malformed("belongs to a path that could be read in more than one way")))?;
-        let mounted: Vec<&Operation> =
-            self.config.operations.values().filter(|operation| operation.below(&path).is_some()).collect();
-        let wire = mounted.first().and_then(|operation| wire(operation.kind));
+        let found = self.found(host, &path);
+        let wire = found.first().and_then(|(operation, _)| wire(operation.kind));
         let refused = |cause| Stop::Refused(wire, cause);
-        let (given, query) =
-            credentials(&head.headers, head.uri.query(), wire == Some(Wire::Gemini)).map_err(refused)?;
+        let (given, query) = match host {
+            Some(_) => (None, head.uri.query().map(str::to_owned)),
+            None => {
+                credentials(&head.headers, head.uri.query(), wire == Some(Wire::Gemini)).map_err(refused)?
+            }
+        };
         let customer = locked(&self.clients).get(&open.sandbox).cloned();
         let customer = customer.ok_or_else(|| refused(Cause::BadToken))?;
         let record = {
             let tokens = locked(&customer.tokens);
-            token::find(&tokens, given.as_deref(), now_ms()).cloned()
+            match host {
+                // It is known whose it is, and asks as it would without a gateway.
+                Some(host) => token::for_host(&tokens, host, now_ms()).cloned(),
+                None => token::find(&tokens, given.as_deref(), now_ms()).cloned(),
+            }
         };
         let record = record.map_err(|worthless| {
             refused(match worthless {
@@ -231,8 +238,8 @@ impl Gateway {
         })?;
         open.told.token = Some(record.id.clone());
         let method = head.method.as_str();
-        let fitting = mounted.iter().filter_map(|operation| {
-            let sent = Sent { method, path: operation.below(&path)?, query: query.as_deref() };
+        let fitting = found.iter().filter_map(|(operation, below)| {
+            let sent = Sent { method, path: below, query: query.as_deref() };
             Some((*operation, sent, operation.call(&sent)?.0))
         });
         let mut fitting: Vec<_> = fitting.collect();
@@ -319,6 +326,20 @@ impl Gateway {
         }
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
+    }
+
+    /// The operations that a request may mean, by its path below them: at the gateway itself, or at the host that it was sent to.
+    fn found<'a>(&'a self, host: Option<&HostName>, path: &'a str) -> Vec<(&'a Operation, &'a str)> {
+        let all = self.config.operations.values();
+        let found = all.filter_map(|operation| {
+            let below = match host {
+                Some(_) if operation.host_in_place().as_ref() != host => None,
+                Some(_) => operation.below_base(path),
+                None => operation.below(path),
+            };
+            Some((operation, below?))
+        });
+        found.collect()
     }
 
     /// The headers that go to the upstream, and what of them must not come back.

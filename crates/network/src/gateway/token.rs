@@ -2,7 +2,7 @@
 
 use std::io;
 
-use belljar_core::{Grant, TokenRecord, TokenState};
+use belljar_core::{Grant, HostName, TokenRecord, TokenState};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 
@@ -26,6 +26,7 @@ pub fn mint(grant: &Grant, now_ms: u64) -> io::Result<(String, TokenRecord)> {
         grant: grant.clone(),
         issued_ms: now_ms,
         expires_ms: TokenRecord::first_end(grant, now_ms),
+        hosts: Vec::new(),
         revoked_ms: None,
     };
     Ok((token, record))
@@ -61,6 +62,22 @@ pub fn find<'a>(
     let hash = hash(token);
     let record = records.iter().find(|record| record.hash == hash).ok_or(Worthless::Unknown)?;
     if record.state(now_ms) == TokenState::Good { Ok(record) } else { Err(Worthless::Expired) }
+}
+
+/// Finds a record that is good for what is asked of this host in place.
+pub fn for_host<'a>(
+    records: &'a [TokenRecord],
+    host: &HostName,
+    now_ms: u64,
+) -> Result<&'a TokenRecord, Worthless> {
+    let mut worthless = Worthless::Missing;
+    for record in records.iter().filter(|record| record.hosts.contains(host)) {
+        if record.state(now_ms) == TokenState::Good {
+            return Ok(record);
+        }
+        worthless = Worthless::Expired;
+    }
+    Err(worthless)
 }
 
 #[cfg(test)]

@@ -81,6 +81,9 @@ impl Request<'_> {
     }
 }
 
+/// The port at which the gateway asks others.
+const BROUGHT_PORT: u16 = 443;
+
 /// May this name be known: is there a port on which it may be connected to?
 pub fn name(policy: &NetworkPolicy, name: &HostName) -> Result<(), Denied> {
     let destination = Destination::Name(name.clone());
@@ -117,7 +120,9 @@ pub fn connect(policy: &NetworkPolicy, destination: &Destination, port: u16) -> 
     let rules = case.rules(policy)?;
     // The gateway speaks nothing else.
     let is_gateway = matches!(destination, Destination::Name(name) if name.as_str() == GATEWAY_NAME);
-    let mut look = if is_gateway { Look::Requests } else { Look::Any };
+    // And what it asks for others is asked of it by requests.
+    let is_brought = is_brought(rules, destination, port);
+    let mut look = if is_gateway || is_brought { Look::Requests } else { Look::Any };
     for (index, rule) in rules.deny.iter().enumerate() {
         match case.denies(rule) {
             Denies::Nothing => {}
@@ -132,6 +137,11 @@ pub fn connect(policy: &NetworkPolicy, destination: &Destination, port: u16) -> 
     // Which of the rules about requests it is, the request decides; until then nothing private is granted.
     let by_requests = allowed.granting.iter().any(|index| rules.allow[*index].is_about_requests());
     Ok(Allowed { private: allowed.private && !by_requests, ..allowed })
+}
+
+/// Whether the gateway asks what is asked of this destination.
+pub fn is_brought(rules: &Rules, destination: &Destination, port: u16) -> bool {
+    port == BROUGHT_PORT && matches!(destination, Destination::Name(name) if rules.brought.contains(name))
 }
 
 /// May this address be dialled for what was allowed? To be asked for each address that a name leads to, before it is

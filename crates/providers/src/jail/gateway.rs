@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use belljar_core::{
-    Call, Error, ErrorCode, Gateway, Grant, Issued, NetworkPolicy, POLICY_FILE, Result, TOKENS_FILE,
-    TokenRecord, TokenState,
+    AUTHORITY_FILE, Call, Error, ErrorCode, Gateway, Grant, Issued, NetworkPolicy, POLICY_FILE, Result,
+    TOKENS_FILE, TokenRecord, TokenState,
 };
 use belljar_jail::control::Request;
 
@@ -122,6 +122,16 @@ impl Gateway for JailNetwork {
                 .hint("create another with `--grant OPERATION`, or with `--net allowlist` to grant operations later"));
         }
         let issued = self.door.issue(&grant).await?;
+        if !issued.record.hosts.is_empty() && !self.way.state_dir.join(AUTHORITY_FILE).exists() {
+            let hosts: Vec<_> = issued.record.hosts.iter().map(ToString::to_string).collect();
+            let wrong = format!(
+                "these operations are called in place, at {}, and sandbox `{}` was made without any such: its TLS cannot be opened",
+                hosts.join(", "),
+                self.id
+            );
+            return Err(Error::new(ErrorCode::Unsupported, wrong)
+                .hint("create another with `--grant`, or with a rule about requests over TLS"));
+        }
         let record = issued.record.clone();
         self.change(move |files| files.add(record, now_ms())).await?;
         self.see_to().await?;
@@ -199,6 +209,7 @@ mod tests {
             grant: Grant::of(Vec::new()),
             issued_ms: number,
             expires_ms,
+            hosts: Vec::new(),
             revoked_ms: None,
         }
     }

@@ -266,7 +266,8 @@ impl Provider for Jail {
         let granted = network.as_ref().filter(|network| network.is_granted);
         let policy = template.expand(&spec.network)?;
         let mut plan = self.plan(&id, &spec, template);
-        if let (Some(door), true) = (&self.door, policy.looks_inside_tls()) {
+        let has_hosts = issued.as_ref().is_some_and(|issued| !issued.record.hosts.is_empty());
+        if let (Some(door), true) = (&self.door, has_hosts || policy.looks_inside_tls()) {
             let authority = door.authority(&id)?;
             let (directory, root) = (state_dir.clone(), plan.root.clone());
             plan.files = blocking(move || trust::write(&directory, &root, &authority)).await?;

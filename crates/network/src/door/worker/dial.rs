@@ -71,7 +71,7 @@ pub(super) async fn dial(
         if allowed.port != GATEWAY_PORT {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }
-        return Ok((served.gate.bring(&served.id, exec).await?, Peer::Gateway));
+        return Ok((served.gate.bring(&served.id, exec, None).await?, Peer::Gateway));
     }
     let addresses = match &allowed.destination {
         Destination::Address(address) => vec![*address],

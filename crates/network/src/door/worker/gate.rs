@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::{ExecId, SandboxId};
+use belljar_core::{ExecId, HostName, SandboxId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -31,7 +31,12 @@ impl Gate {
     }
 
     /// Brings a caller to the gateway, and answers its end of the connection.
-    pub(super) async fn bring(&self, sandbox: &SandboxId, exec: Option<ExecId>) -> io::Result<TcpStream> {
+    pub(super) async fn bring(
+        &self,
+        sandbox: &SandboxId,
+        exec: Option<ExecId>,
+        host: Option<&HostName>,
+    ) -> io::Result<TcpStream> {
         let brought = async {
             let mut gates = self.0.subscribe();
             loop {
@@ -39,7 +44,7 @@ impl Gate {
                 if let Some(gate) = gate {
                     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
                     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-                    let visit = Visit { sandbox: sandbox.clone(), exec };
+                    let visit = Visit { sandbox: sandbox.clone(), exec, host: host.cloned() };
                     if gate.send(&visit, &[theirs.as_fd()]).await.is_ok() {
                         // To the library a stream is a stream.
                         return TcpStream::from_std(ours.into());

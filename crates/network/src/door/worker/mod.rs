@@ -116,11 +116,11 @@ impl Worker {
     fn obey(&mut self, order: Order, sockets: Vec<OwnedFd>) {
         match order {
             Order::Open(opening) => self.open(*opening, sockets),
-            Order::Policy { sandbox, policy, tenant, serial } => {
+            Order::Policy { sandbox, policy, brought, tenant, serial } => {
                 let tenant = tenant.map(|share| self.share(share));
                 if let Some(open) = self.sandboxes.get(&sandbox) {
                     open.served.limits.set_tenant(tenant);
-                    open.served.set_policy(policy);
+                    open.served.set_policy(policy.with_brought(brought));
                 }
                 self.done(serial);
             }

@@ -57,7 +57,9 @@ pub(super) struct Means {
 
 impl Served {
     pub(super) fn new(opening: Opening, means: Means) -> Self {
-        let Opening { sandbox, policy, attributed, moved, names, first_place, authority, .. } = opening;
+        let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
+            opening;
+        let policy = policy.with_brought(brought);
         let Means { outbox, resolver, gate, trust } = means;
         let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
             Ok(opener) => Some(opener),

@@ -316,9 +316,12 @@ impl Passing {
         trip.allowed_by(&allowed);
         // From here on it is judged again when the policy changes.
         self.opened.under_way().insert(self.serial, (asked.clone(), None));
-        let mut upstream = match upstreams.take().await {
+        let own = &connection.allowed;
+        let is_brought =
+            policy.rules().is_some_and(|rules| decide::is_brought(rules, &own.destination, own.port));
+        let mut upstream = match upstreams.take(is_brought).await {
             Some(upstream) => upstream,
-            None => upstreams.open(connection, self.opened.several, &allowed, counts).await?,
+            None => upstreams.open(connection, (self.opened.several, is_brought), &allowed, counts).await?,
         };
         upstream.peer.judge(&*connection.policy()?, &allowed)?;
         if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {

@@ -125,10 +125,12 @@ impl Upstreams {
     }
 
     /// A connection that is good for a request now, if there is one.
-    pub(super) async fn take(&self) -> Option<Upstream> {
+    pub(super) async fn take(&self, is_brought: bool) -> Option<Upstream> {
         loop {
             let mut upstream = {
                 let mut kept = locked(&self.kept);
+                // Those of before a change of the policy may lead elsewhere.
+                kept.retain(|upstream| matches!(upstream.peer, Peer::Gateway) == is_brought);
                 // One that takes many is shared.
                 let shared = kept.iter().find_map(|upstream| match &upstream.sender {
                     Sender::Many(sender) if !sender.is_closed() => Some(Upstream {
@@ -155,7 +157,7 @@ impl Upstreams {
     pub(super) async fn open(
         &self,
         connection: &Connection,
-        several: bool,
+        (several, is_brought): (bool, bool),
         allowed: &Allowed,
         counts: &Arc<Counts>,
     ) -> Result<Upstream, Stop> {
@@ -166,6 +168,11 @@ impl Upstreams {
             Ok(place) => Some(place),
             Err(reached) => return Err(denied(connection.what.clone(), reached.into()).into()),
         };
+        if is_brought && let Destination::Name(host) = &allowed.destination {
+            let socket = served.gate.bring(&served.id, connection.exec, Some(host)).await?;
+            let socket = Counted::new(socket, served.limits.clone(), counts.clone());
+            return self.plain(TokioIo::new(socket), Peer::Gateway, place).await;
+        }
         let policy = connection.policy()?;
         let (socket, peer) = dial((served, connection.exec), &policy, allowed).await?;
         let socket = Counted::new(socket, served.limits.clone(), counts.clone());
@@ -186,10 +193,18 @@ impl Upstreams {
             locked(&self.kept).push(Upstream { sender: shared, peer, _place: place });
             Ok(Upstream { sender: Sender::Many(sender), peer, _place: None })
         } else {
-            let (sender, task) = http1::handshake(stream).await.map_err(io::Error::other)?;
-            self.attend(async move { drop(task.await) });
-            Ok(Upstream { sender: Sender::One(sender), peer, _place: place })
+            self.plain(stream, peer, place).await
         }
+    }
+
+    /// Speaks the older version on a connection.
+    async fn plain<S>(&self, stream: S, peer: Peer, place: Option<Place>) -> Result<Upstream, Stop>
+    where
+        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let (sender, task) = http1::handshake(stream).await.map_err(io::Error::other)?;
+        self.attend(async move { drop(task.await) });
+        Ok(Upstream { sender: Sender::One(sender), peer, _place: place })
     }
 
     /// Has a connection be attended to, until the client is gone.
