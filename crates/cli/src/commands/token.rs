@@ -72,11 +72,12 @@ fn tell(context: &Context, id: &SandboxId, record: &TokenRecord) -> Result<Statu
 
 /// What is told of a token. Its hash is nobody's business.
 fn described(record: &TokenRecord, now_ms: u64) -> Value {
-    let TokenRecord { id, hash: _, grant, issued_ms, expires_ms, revoked_ms } = record;
+    let TokenRecord { id, hash: _, grant, issued_ms, expires_ms, hosts, revoked_ms } = record;
     json!({
         "token_id": id,
         "state": record.state(now_ms),
         "operations": grant.operations,
+        "hosts": hosts,
         "agent": grant.agent,
         "budget": grant.budget,
         "renewed": grant.renewed,

@@ -333,7 +333,7 @@ fn a_key_is_put_in_on_the_way_to_the_host_that_it_is_for() {
     let last = server.asked().pop().unwrap();
     assert!(last.contains("/v1/other") && !last.contains(KEY), "{last}");
     // Taken back, it is a host like others.
-    let token = world.json(&["token", "ls", &id])["tokens"][0]["id"].as_str().unwrap().to_owned();
+    let token = world.json(&["token", "ls", &id])["tokens"][0]["token_id"].as_str().unwrap().to_owned();
     assert!(world.run(&["token", "revoke", &id, &token]).status.success());
     let ran = ask("https://server.test/v1/after --insecure");
     assert!(said(&ran).starts_with("served"), "{ran}");
