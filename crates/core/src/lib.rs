@@ -52,5 +52,8 @@ pub use provider::{
 };
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{GatewayShare, NetShare, Share, TenantLimits};
-pub use token::{Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKENS_FILE, TokenRecord, TokenState};
+pub use token::{
+    Budget, GATEWAY_NAME, Grant, Issued, OperationName, TOKEN_PREFIX, TOKENS_FILE, TokenRecord, TokenState,
+    hide_tokens,
+};
 pub use wall::Wall;

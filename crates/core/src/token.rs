@@ -76,6 +76,26 @@ pub struct Budget {
     pub micro_dollars: Option<u64>,
 }
 
+/// What every token begins with, so that it is known for one wherever it is found.
+pub const TOKEN_PREFIX: &str = "bjt_";
+
+/// Puts stars in the place of tokens in a text that is kept or shown.
+pub fn hide_tokens(text: &mut String) {
+    const HIDDEN: &str = "***";
+    /// So many digits are not there by chance.
+    const FEWEST: usize = 16;
+    let mut from = 0;
+    while let Some(at) = text[from..].find(TOKEN_PREFIX) {
+        let begin = from + at + TOKEN_PREFIX.len();
+        let digits = text[begin..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        from = begin;
+        if digits >= FEWEST {
+            text.replace_range(begin..begin + digits, HIDDEN);
+            from += HIDDEN.len();
+        }
+    }
+}
+
 /// What a token is to be good for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,40 +1,22 @@
 //! What is written down of a request: not the tokens of the gateway that are handed on in it.
 
-use belljar_core::{Command, ExecRequest};
-
-/// What every token begins with (`belljar_network::gateway::token`).
-const PREFIX: &str = "bjt_";
-/// What stands for the rest of one.
-const HIDDEN: &str = "***";
-/// So many digits are not there by chance.
-const FEWEST: usize = 16;
+use belljar_core::{Command, ExecRequest, hide_tokens};
 
 /// The same request without tokens.
 pub(crate) fn without_tokens(request: &ExecRequest) -> ExecRequest {
     let mut told = request.clone();
-    told.env.values_mut().for_each(hide);
+    told.env.values_mut().for_each(hide_tokens);
     match &mut told.command {
-        Command::Argv(words) => words.iter_mut().for_each(hide),
-        Command::Shell(script) => hide(script),
+        Command::Argv(words) => words.iter_mut().for_each(hide_tokens),
+        Command::Shell(script) => hide_tokens(script),
     }
     told
 }
 
-fn hide(text: &mut String) {
-    let mut from = 0;
-    while let Some(at) = text[from..].find(PREFIX) {
-        let begin = from + at + PREFIX.len();
-        let digits = text[begin..].bytes().take_while(u8::is_ascii_hexdigit).count();
-        from = begin;
-        if digits >= FEWEST {
-            text.replace_range(begin..begin + digits, HIDDEN);
-            from += HIDDEN.len();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use belljar_core::TOKEN_PREFIX as PREFIX;
+
     use super::*;
 
     #[test]

@@ -13,6 +13,7 @@ use belljar_core::wire::Frame;
 use belljar_core::{
     AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved,
     NetworkPolicy, POLICY_FILE, Result, SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
+    hide_tokens,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
@@ -255,6 +256,7 @@ impl Kept {
             Verdict::Failed { error } => texts.push(error),
         }
         for text in texts {
+            hide_tokens(text);
             if text.contains(char::is_control) {
                 *text = text.escape_debug().to_string();
             }

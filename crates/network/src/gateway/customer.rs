@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_core::{Budget, OperationName, Tenant, TokenRecord};
+use belljar_core::{Budget, OperationName, Tenant, TokenRecord, TokenState};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -17,6 +17,8 @@ use crate::door::clock::today;
 
 /// How much of bodies of one sandbox is held at once, in kibibytes.
 pub(super) const ROOM_EACH: usize = 64 << 10;
+/// And of their beginnings.
+const LITTLE_EACH: usize = 8 << 10;
 
 /// A sandbox that may call.
 pub(super) struct Customer {
@@ -28,6 +30,8 @@ pub(super) struct Customer {
     uses: Mutex<HashMap<OperationName, Arc<Use>>>,
     /// Room for bodies that are read whole, in kibibytes.
     pub(super) room: Arc<Semaphore>,
+    /// And for the beginnings of bodies.
+    pub(super) little: Arc<Semaphore>,
 }
 
 /// How an operation is used by one sandbox.
@@ -81,6 +85,7 @@ impl Customer {
             tenant: Mutex::default(),
             uses: Mutex::default(),
             room: Arc::new(Semaphore::new(ROOM_EACH)),
+            little: Arc::new(Semaphore::new(LITTLE_EACH)),
         }
     }
 
@@ -121,6 +126,11 @@ impl Customer {
             Ok(_) => Ok(Place(used)),
             Err(_) => Err(Cause::RateExceeded { retry_after: Duration::from_secs(1) }),
         }
+    }
+
+    /// Whether one of its tokens is good.
+    pub(super) fn has_good(&self, id: &str, now_ms: u64) -> bool {
+        locked(&self.tokens).iter().any(|record| record.id == id && record.state(now_ms) == TokenState::Good)
     }
 
     /// Whether a budget is in money.

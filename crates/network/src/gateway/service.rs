@@ -11,7 +11,7 @@ use base64::Engine as _;
 use belljar_core::{Call, HostName, SandboxId, Tenant, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
@@ -46,6 +46,9 @@ const MOST_UNREAD: u64 = 1 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How much of bodies of all sandboxes is held at once, in kibibytes.
 const ROOM: usize = 512 << 10;
+/// How much of a body is read before there is room for all of it, and how long it may be silent.
+const LITTLE: u64 = 128 << 10;
+const SILENCE: Duration = Duration::from_secs(60);
 /// A body that is longer is looked into while others are served.
 const LONG_BODY: usize = 256 << 10;
 /// How many bytes of a request are at least one token, for what is set aside.
@@ -187,7 +190,7 @@ impl Gateway {
         let made = self.try_call(&mut open, host.as_ref(), &head, &mut body).await;
         if let Some(body) = body {
             // An answer is taken back where something is not read that was sent.
-            let _ = tokio::time::timeout(LAST_WORDS, whole(body, MOST_UNREAD)).await;
+            let _ = tokio::time::timeout(LAST_WORDS, pass_over(body, MOST_UNREAD)).await;
         }
         match made {
             Ok(Made { response, wire, prices, keys, timeout }) => {
@@ -267,7 +270,7 @@ impl Gateway {
         }
         let gone = || refused(malformed("is gone"));
         // Until there is an answer.
-        let mut room: Option<[OwnedSemaphorePermit; 2]> = None;
+        let mut room = Vec::new();
         let mut question = None;
         let (prepared, body) = if operation.reads_body(kind)
             && !matches!(head.method, Method::GET | Method::HEAD)
@@ -276,12 +279,8 @@ impl Gateway {
                 return Err(refused(malformed("is compressed, and cannot be looked into")));
             }
             let body = unread.take().ok_or_else(gone)?;
-            // Its size is known, or may be the largest; all of it is had at once, so that nobody waits for one who waits.
-            let size = length.unwrap_or(operation.max_body);
-            let read = async {
-                room = Some([hold(&customer.room, size).await?, hold(&self.room, size).await?]);
-                whole(body, operation.max_body).await
-            };
+            let sizes = (length.unwrap_or(operation.max_body), operation.max_body);
+            let read = self.read(&customer, body, sizes, &mut room);
             let whole = tokio::time::timeout(operation.timeout, read).await;
             let whole = whole.unwrap_or_else(|_| Err(malformed("did not come in time"))).map_err(refused)?;
             let prepare = || {
@@ -310,6 +309,10 @@ impl Gateway {
             }
             _ => Spent { requests: 1, ..Spent::default() },
         };
+        // The body may have been long in coming.
+        if !customer.has_good(&record.id, now_ms()) {
+            return Err(refused(Cause::Expired));
+        }
         if question.is_some() && prices.is_none() && customer.has_money(&record) {
             let problem = "has no price here, and there is a budget in dollars".into();
             return Err(refused(Cause::ParameterNotAllowed { name: "model".into(), problem }));
@@ -326,6 +329,35 @@ impl Gateway {
         }
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
+    }
+
+    /// Reads a body of this size, or at most of that. A little is read before room is taken for all of it, at once, so that nobody waits
+    /// for one who waits: who only says that much will come holds nobody up.
+    async fn read(
+        &self,
+        customer: &Customer,
+        mut body: Incoming,
+        (size, most): (u64, u64),
+        room: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<Bytes, Cause> {
+        let little = hold(&customer.little, size.min(LITTLE)).await?;
+        let mut all = BytesMut::new();
+        while let Some(frame) = next_frame(&mut body).await? {
+            let Some(data) = frame.data_ref() else { continue };
+            let length = (all.len() + data.len()) as u64;
+            if length > most {
+                return Err(Cause::BodyTooLarge { most });
+            }
+            if length > LITTLE && room.is_empty() {
+                room.push(hold(&customer.room, size).await?);
+                room.push(hold(&self.room, size).await?);
+            }
+            all.extend_from_slice(data);
+        }
+        if room.is_empty() {
+            room.push(little);
+        }
+        Ok(all.freeze())
     }
 
     /// The operations that a request may mean, by its path below them: at the gateway itself, or at the host that it was sent to.
@@ -489,17 +521,21 @@ async fn hold(room: &Arc<Semaphore>, size: u64) -> Result<OwnedSemaphorePermit, 
     room.clone().acquire_many_owned(permits).await.map_err(|_| malformed("has no room"))
 }
 
-/// A whole body, if it is not too long.
-async fn whole(mut body: Incoming, most: u64) -> Result<Bytes, Cause> {
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| malformed("was cut off"))?;
-        if let Some(data) = frame.data_ref() {
-            if (all.len() + data.len()) as u64 > most {
-                return Err(Cause::BodyTooLarge { most });
-            }
-            all.extend_from_slice(data);
+/// The next of a body; nothing at its end.
+async fn next_frame(body: &mut Incoming) -> Result<Option<Frame<Bytes>>, Cause> {
+    match tokio::time::timeout(SILENCE, body.frame()).await {
+        Ok(frame) => frame.transpose().map_err(|_| malformed("was cut off")),
+        Err(_) => Err(malformed("did not come in time")),
+    }
+}
+
+/// Reads what is left of a body, if it is not much.
+async fn pass_over(mut body: Incoming, most: u64) {
+    let mut length = 0;
+    while let Ok(Some(frame)) = next_frame(&mut body).await {
+        length += frame.data_ref().map_or(0, |data| data.len() as u64);
+        if length > most {
+            return;
         }
     }
-    Ok(all.freeze())
 }

@@ -2,12 +2,10 @@
 
 use std::io;
 
-use belljar_core::{Grant, HostName, TokenRecord, TokenState};
+use belljar_core::{Grant, HostName, TOKEN_PREFIX as PREFIX, TokenRecord, TokenState};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 
-/// What every token begins with, so that it is known for one wherever it is found.
-pub const PREFIX: &str = "bjt_";
 /// How many bytes of it nobody can guess.
 const RANDOM: usize = 32;
 

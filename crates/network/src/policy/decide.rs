@@ -229,8 +229,12 @@ pub fn request(policy: &NetworkPolicy, allowed: &Allowed, request: Request<'_>) 
     if !same_host || port != allowed.port {
         return Err(case.denied(Reason::OtherName, None, SAME_NAME.into()));
     }
-    let reading = Reading::of(target);
     let named = Case { destination: host, port, what: case.what.clone() };
+    let looked_into = |rule: &Rule| {
+        !rule.paths.is_empty()
+            && [&case, &named].iter().any(|case| matches!(case.denies(rule), Denies::Requests))
+    };
+    let reading = Reading::of(target, rules.deny.iter().any(looked_into));
     for (index, rule) in rules.deny.iter().enumerate() {
         for case in [&case, &named] {
             match case.denies(rule) {
@@ -285,7 +289,8 @@ const SAME_NAME: &str = "Ask for the host by the name under which it was looked 
 const UNCLEAR: &str = "`//`, `.` and `..` segments, `;`, `\\` and their escapes";
 
 fn how_to_allow(rule: &str) -> String {
-    let rule = shortened(rule);
+    // As it stands between quotes in a shell.
+    let rule = shortened(rule).replace('\'', r"'\''");
     format!("The sandbox's owner can grant it with `--allow '{rule}'`, or under `allow` in its policy file.")
 }
 

@@ -11,22 +11,26 @@ pub(super) enum Reading {
     Plain(String),
     /// It has these meanings, depending on the server.
     Ambiguous(BTreeSet<String>),
-    /// It is too long to think about.
+    /// It has several, which nobody asked for; or it is too long to think about.
     Beyond,
 }
 
-/// The longest path whose meanings are listed.
+/// The longest path that is read.
 const MAX_LEN: usize = 8 * 1024;
+/// The longest whose meanings are found out where there are several.
+const MAX_UNCLEAR: usize = 1024;
 
 impl Reading {
     /// Reads the target of a request: a path, perhaps with a query.
-    pub(super) fn of(target: &str) -> Self {
+    /// What it could mean is found out only where that is asked for: it takes a while.
+    pub(super) fn of(target: &str, with_meanings: bool) -> Self {
         let path = target.split('?').next().unwrap_or(target);
         if path.len() > MAX_LEN {
             return Self::Beyond;
         }
         match plain_path(path) {
             Some(plain) => Self::Plain(plain),
+            None if !with_meanings || path.len() > MAX_UNCLEAR => Self::Beyond,
             None => Self::Ambiguous(meanings(path.as_bytes())),
         }
     }
@@ -163,11 +167,11 @@ mod tests {
             "/public/%252e%252e%255cadmin//x",
             "/a/b/../../admin/x?q=/..",
         ] {
-            let Reading::Ambiguous(meanings) = Reading::of(target) else { panic!("{target} is plain") };
+            let Reading::Ambiguous(meanings) = Reading::of(target, true) else { panic!("{target} is plain") };
             assert!(meanings.contains("/admin/x"), "{target}: {meanings:?}");
             assert!(meanings.len() <= 96);
         }
-        assert_eq!(Reading::of("/%61dmin/x?y=/../z"), Reading::Plain("/admin/x".into()));
-        assert_eq!(Reading::of(&"/a".repeat(5000)), Reading::Beyond);
+        assert_eq!(Reading::of("/%61dmin/x?y=/../z", true), Reading::Plain("/admin/x".into()));
+        assert_eq!(Reading::of(&"/a".repeat(5000), true), Reading::Beyond);
     }
 }

@@ -239,9 +239,12 @@ impl Connection {
             // The same in plain HTTP, but for the last.
             Some(last) => std::mem::replace(&mut trip, last).told().await,
             None => {
-                let (sent, received) =
-                    (sent.get() + opened.sent.get(), received.get() + opened.received.get());
-                (trip.flow.sent, trip.flow.received) = (sent, received);
+                (trip.flow.sent, trip.flow.received) = (sent.get(), received.get());
+                // What was asked inside TLS is told by request.
+                if opened.requests() == 0 {
+                    trip.flow.sent += opened.sent.get();
+                    trip.flow.received += opened.received.get();
+                }
                 if seen.language() == Language::Tls {
                     trip.flow.kind = FlowKind::Tls;
                 }

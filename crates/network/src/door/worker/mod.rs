@@ -23,7 +23,7 @@ use std::time::Duration;
 use belljar_core::{Moved, SandboxId, Tenant};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use self::gate::Gate;
 use self::limits::Limits;
@@ -64,6 +64,7 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
         resolver: Arc::default(),
         gate: Gate::default(),
         trust: Arc::new(trust),
+        opened: Arc::new(Semaphore::new(MOST_OPENED)),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -95,7 +96,11 @@ struct Worker {
     resolver: Arc<Resolver>,
     gate: Gate,
     trust: Arc<Trust>,
+    opened: Arc<Semaphore>,
 }
+
+/// The most connections of all sandboxes whose TLS is open: each takes up to a megabyte.
+const MOST_OPENED: usize = 1024;
 
 /// A sandbox that is served, until this is dropped.
 struct Open {
@@ -192,6 +197,7 @@ impl Worker {
             resolver: self.resolver.clone(),
             gate: self.gate.clone(),
             trust: self.trust.clone(),
+            opened: self.opened.clone(),
         };
         let served = Arc::new(Served::new(opening, means));
         served.limits.set_tenant(tenant);

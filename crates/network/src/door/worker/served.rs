@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use belljar_core::{
     ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, SandboxId, Verdict,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::dial::Room;
@@ -42,6 +42,8 @@ pub(super) struct Served {
     /// By what TLS is opened, if it can be.
     pub(super) opener: Option<Opener>,
     pub(super) trust: Arc<Trust>,
+    /// Places for connections whose TLS is open, which take memory of ours: of this sandbox, and of all.
+    opened: [Arc<Semaphore>; 2],
     asking: Arc<Semaphore>,
     /// How many were turned away since that was last told: for its own limits, and for its tenant's.
     turned_away: [AtomicU64; 2],
@@ -53,14 +55,19 @@ pub(super) struct Means {
     pub(super) resolver: Arc<Resolver>,
     pub(super) gate: Gate,
     pub(super) trust: Arc<Trust>,
+    /// Places for connections whose TLS is open.
+    pub(super) opened: Arc<Semaphore>,
 }
+
+/// The most connections of one sandbox whose TLS is open.
+const MOST_OPENED: usize = 64;
 
 impl Served {
     pub(super) fn new(opening: Opening, means: Means) -> Self {
         let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
             opening;
         let policy = policy.with_brought(brought);
-        let Means { outbox, resolver, gate, trust } = means;
+        let Means { outbox, resolver, gate, trust, opened } = means;
         let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
             Ok(opener) => Some(opener),
             Err(error) => {
@@ -82,6 +89,7 @@ impl Served {
             gate,
             opener,
             trust,
+            opened: [Arc::new(Semaphore::new(MOST_OPENED)), opened],
             asking: Arc::new(Semaphore::new(AT_ONCE)),
             turned_away: Default::default(),
         }
@@ -141,6 +149,12 @@ impl Served {
         }
         marks.insert(mark, exec);
         Ok(Some(exec))
+    }
+
+    /// A place for a connection whose TLS is opened, if there is one.
+    pub(super) fn opened_room(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        let [own, all] = self.opened.clone().map(Semaphore::try_acquire_owned);
+        Some([own.ok()?, all.ok()?])
     }
 
     /// Counts one of many that were turned away, which are told together: nobody is to fill the list with them.
@@ -229,8 +243,13 @@ impl Trip {
 
     /// Says that it begins; to be done before anything goes through.
     pub(super) async fn begin(&self) {
+        self.served.say(self.begun()).await;
+    }
+
+    /// What is said when it begins.
+    pub(super) fn begun(&self) -> Word {
         let (sandbox, flow) = (self.served.id.clone(), Box::new(self.flow.clone()));
-        self.served.say(Word::Began { sandbox, trip: self.number, flow }).await;
+        Word::Began { sandbox, trip: self.number, flow }
     }
 
     /// Says that it is told in other words.

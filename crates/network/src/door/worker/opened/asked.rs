@@ -1,11 +1,13 @@
 //! What a request asks for, as the door understands it, and the request as it goes on.
 
+use std::fmt;
+
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
 
 use crate::http::{Bad, OVERRIDES, read_authority};
-use crate::policy::{Destination, Request};
+use crate::policy::{Destination, Request, shortened};
 
 /// The port of requests that name none.
 const USUAL_PORT: u16 = 443;
@@ -19,6 +21,12 @@ pub(super) struct Asked {
     pub(super) port: u16,
     pub(super) method: String,
     pub(super) target: String,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} https://{}{}", shortened(&self.method), self.host, shortened(&self.target))
+    }
 }
 
 impl Asked {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -45,11 +46,15 @@ const GREETING: Duration = Duration::from_secs(30);
 /// How long the head of a request may take, and a client be silent between two.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How many requests a client may have under way on one connection.
-const MOST_STREAMS: u32 = 100;
+const MOST_STREAMS: u32 = 32;
 /// The longest head of a request of HTTP/2.
 const MAX_HEADERS_SIZE: u32 = 64 * 1024;
 /// How much of each is on its way at a time.
-const WINDOW: u32 = 256 * 1024;
+const WINDOW: u32 = 64 * 1024;
+/// And of all on a connection.
+const WINDOW_OF_ALL: u32 = 256 * 1024;
+/// How much of an answer waits for a client.
+const WAITING: usize = 16 * 1024;
 
 /// Whom the door believes: those whom the system believes.
 #[derive(Debug)]
@@ -92,8 +97,11 @@ pub(super) async fn serve(
     (first, name): (Vec<u8>, Option<HostName>),
     counts: &Arc<Counts>,
 ) -> Result<(), Stop> {
+    let Some(_room) = connection.served.opened_room() else {
+        return Err(denied(connection.what.clone(), Reason::TooManyConnections).into());
+    };
     let config = opener.config(&connection.allowed.destination).map_err(io::Error::other)?;
-    let client = Client::new(connection.clone(), first);
+    let client = Client::new(connection.clone(), first, counts.clone());
     let greeting = tokio::time::timeout(GREETING, TlsAcceptor::from(config).accept(client)).await;
     let stream = greeting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(distrusted)?;
     let _ = connection.client.set_nodelay(true);
@@ -115,7 +123,8 @@ pub(super) async fn serve(
         if several {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
-            builder.max_header_list_size(MAX_HEADERS_SIZE).initial_stream_window_size(WINDOW);
+            builder.max_header_list_size(MAX_HEADERS_SIZE).max_send_buf_size(WAITING);
+            builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW_OF_ALL);
             builder.serve_connection(stream, service).await
         } else {
             let mut builder = http1::Builder::new();
@@ -218,58 +227,68 @@ impl Opened {
         let serial = self.counts.next_request();
         let (parts, body) = request.into_parts();
         let connection = &self.connection;
+        let own = &connection.allowed;
+        // Whatever it is, it counts.
+        let limited = connection.served.limits.request().await;
+        if let Err(reached) = limited
+            && reached.is_haste()
+        {
+            // Told together with others.
+            connection.served.turned_away(reached);
+            let refusal = Refusal::new(&denied(connection.what.clone(), reached.into()), connection.exec);
+            return Ok(said(&refusal, reached.into()));
+        }
         let trip =
             |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
         let asked = match Asked::read(&parts) {
             Ok(asked) => asked,
             Err(bad) => {
-                let own = &connection.allowed;
                 let denied = denied(format!("a request on {}: {bad}", connection.what), Reason::Malformed);
                 return Ok(self.refuse(trip(own.destination.to_string(), own.port), &denied).await);
             }
         };
         let mut trip = trip(asked.host.to_string(), asked.port);
         trip.flow.request = Some(format!("{} {}", shortened(&asked.method), shortened(&asked.target)));
-        let passing = Passing { opened: self.clone(), serial };
-        let sent = Arc::new(Tally::default());
-        Ok(match passing.pass(asked, (parts, Sending::new(body, sent.clone())), &mut trip).await {
+        if let Err(reached) = limited {
+            return Ok(self.refuse(trip, &denied(asked.to_string(), reached.into())).await);
+        }
+        let passing = Arc::new(Passing::new(self.clone(), serial, trip));
+        Ok(match passing.pass(&asked, (parts, body)).await {
             Ok((response, upstream)) => {
                 let (mut head, body) = response.into_parts();
                 strip_answer(&mut head.headers);
                 head.version = Version::HTTP_11;
-                let telling = Telling {
-                    body,
-                    sent,
-                    received: 0,
-                    failed: None,
-                    trip: Some(trip),
-                    upstream: Some(upstream),
-                    passing,
-                };
-                Response::from_parts(head, Either::Right(telling))
+                Response::from_parts(head, Either::Right(Telling { body, upstream: Some(upstream), passing }))
             }
-            Err(Stop::Denied(denied) | Stop::Cut(denied)) => self.refuse(trip, &denied).await,
+            Err(Stop::Denied(denied) | Stop::Cut(denied)) => match passing.take() {
+                Some(trip) => self.refuse(trip, &denied).await,
+                None => said(&Refusal::new(&denied, connection.exec), denied.reason),
+            },
             Err(stop) => {
                 let why = match stop {
                     Stop::Io(error) => error.to_string(),
                     _ => "the sandbox has ended".to_owned(),
                 };
-                let host = self.connection.allowed.destination.to_string();
-                trip.failed(&why).await;
-                plain(StatusCode::BAD_GATEWAY, format!("{host} did not answer: {why}\n"))
+                if let Some(trip) = passing.take() {
+                    trip.failed(&why).await;
+                }
+                plain(StatusCode::BAD_GATEWAY, format!("{} did not answer: {why}\n", own.destination))
             }
         })
     }
 
     async fn refuse(&self, trip: Trip, denied: &Denied) -> Response<Answer> {
-        let refusal = Refusal::new(denied, self.connection.exec);
         trip.denied(denied).await;
-        let status = StatusCode::from_bytes(&refusal.status.as_bytes()[..3]).unwrap_or(StatusCode::FORBIDDEN);
-        let mut response = plain(status, refusal.body);
-        let reason = HeaderValue::from_static(denied.reason.as_str());
-        response.headers_mut().insert(HeaderName::from_static("x-belljar-denied"), reason);
-        response
+        said(&Refusal::new(denied, self.connection.exec), denied.reason)
     }
+}
+
+fn said(refusal: &Refusal, reason: Reason) -> Response<Answer> {
+    let status = StatusCode::from_bytes(&refusal.status.as_bytes()[..3]).unwrap_or(StatusCode::FORBIDDEN);
+    let mut response = plain(status, refusal.body.clone());
+    let reason = HeaderValue::from_static(reason.as_str());
+    response.headers_mut().insert(HeaderName::from_static("x-belljar-denied"), reason);
+    response
 }
 
 fn plain(status: StatusCode, text: String) -> Response<Answer> {
@@ -280,79 +299,117 @@ fn plain(status: StatusCode, text: String) -> Response<Answer> {
     response
 }
 
-/// A request that is under way, until this is dropped.
+/// A request that is under way: until nothing of it moves any more, either way, when this is dropped, and it is written down.
 struct Passing {
     opened: Arc<Opened>,
     serial: u64,
+    trip: Mutex<Option<Trip>>,
+    sent: Tally,
+    received: Tally,
+    /// Whether an answer has come.
+    is_answered: AtomicBool,
+    failed: Mutex<Option<String>>,
 }
 
 impl Drop for Passing {
     fn drop(&mut self) {
         self.opened.under_way().remove(&self.serial);
+        let Some(mut trip) = self.take() else { return };
+        (trip.flow.sent, trip.flow.received) = (self.sent.get(), self.received.get());
+        let failed = self.failed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let verdict = match failed {
+            Some(error) => Verdict::Failed { error },
+            None if self.is_answered.load(Ordering::Relaxed) => Verdict::Allowed,
+            None => Verdict::Failed { error: "the client did not wait for an answer".into() },
+        };
+        tokio::spawn(trip.end(verdict));
     }
 }
 
 impl Passing {
+    fn new(opened: Arc<Opened>, serial: u64, trip: Trip) -> Self {
+        Self {
+            opened,
+            serial,
+            trip: Mutex::new(Some(trip)),
+            sent: Tally::default(),
+            received: Tally::default(),
+            is_answered: AtomicBool::new(false),
+            failed: Mutex::default(),
+        }
+    }
+
+    fn trip(&self) -> MutexGuard<'_, Option<Trip>> {
+        self.trip.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be written down, by somebody else.
+    fn take(&self) -> Option<Trip> {
+        self.trip().take()
+    }
+
+    fn failed(&self, error: String) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
     /// Judges a request and makes it; answers the head of the answer, and the connection that it comes on.
     async fn pass(
-        &self,
-        asked: Asked,
-        (mut parts, body): (Parts, Sending),
-        trip: &mut Trip,
+        self: &Arc<Self>,
+        asked: &Asked,
+        (mut parts, body): (Parts, Incoming),
     ) -> Result<(Response<Incoming>, Upstream), Stop> {
         let Opened { connection, upstreams, counts, .. } = &*self.opened;
-        let limits = &connection.served.limits;
-        let what =
-            || format!("{} https://{}{}", shortened(&asked.method), asked.host, shortened(&asked.target));
-        limits.request().await.map_err(|reached| denied(what(), reached.into()))?;
         // As it is now, after the wait.
         let policy = connection.policy()?;
         let allowed = decide::request(&policy, &connection.allowed, asked.request())?;
         if let Some(header) = overriding(&parts.headers) {
             let what =
-                format!("{} with the header {}, which can mean another request", what(), shortened(header));
+                format!("{asked} with the header {}, which can mean another request", shortened(header));
             return Err(denied(what, Reason::Malformed).into());
         }
-        trip.allowed_by(&allowed);
+        if let Some(trip) = &mut *self.trip() {
+            trip.allowed_by(&allowed);
+        }
         // From here on it is judged again when the policy changes.
         self.opened.under_way().insert(self.serial, (asked.clone(), None));
         let own = &connection.allowed;
         let is_brought =
             policy.rules().is_some_and(|rules| decide::is_brought(rules, &own.destination, own.port));
-        let mut upstream = match upstreams.take(is_brought).await {
-            Some(upstream) => upstream,
-            None => upstreams.open(connection, (self.opened.several, is_brought), &allowed, counts).await?,
-        };
+        let mut upstream =
+            upstreams.get(connection, (self.opened.several, is_brought), &allowed, counts).await?;
         upstream.peer.judge(&*connection.policy()?, &allowed)?;
         if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {
             *peer = Some(upstream.peer);
         }
-        trip.flow.address = upstream.peer.address();
-        trip.begin().await;
+        let begun = self.trip().as_mut().map(|trip| {
+            trip.flow.address = upstream.peer.address();
+            trip.begun()
+        });
+        if let Some(begun) = begun {
+            connection.served.say(begun).await;
+        }
         asked
             .address(&mut parts, upstream.version())
-            .map_err(|bad| denied(format!("{}: {bad}", what()), Reason::Malformed))?;
+            .map_err(|bad| denied(format!("{asked}: {bad}"), Reason::Malformed))?;
+        let body = Sending::new(body, self.clone());
         let response = upstream.send(Request::from_parts(parts, body)).await;
         let response = response.map_err(|error| match counts.reached() {
-            Some(reached) => Stop::Denied(denied(what(), reached.into())),
+            Some(reached) => Stop::Denied(denied(asked.to_string(), reached.into())),
             None => io::Error::other(error).into(),
         })?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(io::Error::other("the host speaks another protocol").into());
         }
+        self.is_answered.store(true, Ordering::Relaxed);
         Ok((response, upstream))
     }
 }
 
-/// The body of an answer, at the end of which the request is written down.
+/// The body of an answer.
 struct Telling {
     body: Incoming,
-    sent: Arc<Tally>,
-    received: u64,
-    failed: Option<String>,
-    trip: Option<Trip>,
     upstream: Option<Upstream>,
-    passing: Passing,
+    passing: Arc<Passing>,
 }
 
 impl Body for Telling {
@@ -366,9 +423,9 @@ impl Body for Telling {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.received += frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
+                self.passing.received.add(frame.data_ref().map_or(0, |bytes| bytes.len() as u64));
             }
-            Poll::Ready(Some(Err(error))) => self.failed = Some(error.to_string()),
+            Poll::Ready(Some(Err(error))) => self.passing.failed(error.to_string()),
             _ => {}
         }
         if (matches!(polled, Poll::Ready(None)) || self.body.is_end_stream())
@@ -385,17 +442,5 @@ impl Body for Telling {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for Telling {
-    fn drop(&mut self) {
-        let Some(mut trip) = self.trip.take() else { return };
-        (trip.flow.sent, trip.flow.received) = (self.sent.get(), self.received);
-        let verdict = match self.failed.take() {
-            Some(error) => Verdict::Failed { error },
-            None => Verdict::Allowed,
-        };
-        tokio::spawn(trip.end(verdict));
     }
 }

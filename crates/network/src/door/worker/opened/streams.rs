@@ -18,11 +18,28 @@ use super::super::relay::Tally;
 pub(super) struct Client {
     connection: Arc<Connection>,
     first: Vec<u8>,
+    counts: Arc<Counts>,
+    heard: u64,
 }
 
+/// How much a client may say that is not passed on: for each request, and besides.
+const FOR_EACH: u64 = 128 * 1024;
+const BESIDES: u64 = 1 << 20;
+
 impl Client {
-    pub(super) fn new(connection: Arc<Connection>, first: Vec<u8>) -> Self {
-        Self { connection, first }
+    pub(super) fn new(connection: Arc<Connection>, first: Vec<u8>, counts: Arc<Counts>) -> Self {
+        Self { connection, first, counts, heard: 0 }
+    }
+
+    /// Counts what was heard: who keeps saying what is no request is not heard any more.
+    fn hear(&mut self, count: usize) -> io::Result<()> {
+        self.heard += count as u64;
+        let passed_on = self.counts.sent.get().saturating_mul(2);
+        let most = BESIDES + passed_on + self.counts.requests().saturating_mul(FOR_EACH);
+        if self.heard <= most {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, "the client says too much that is no request"))
     }
 }
 
@@ -38,13 +55,14 @@ impl AsyncRead for Client {
             self.first.drain(..count);
             return Poll::Ready(Ok(()));
         }
-        let client = &self.connection.client;
+        let connection = self.connection.clone();
+        let client = &connection.client;
         loop {
             ready!(client.poll_read_ready(context))?;
             match client.try_read(buffer.initialize_unfilled()) {
                 Ok(count) => {
                     buffer.advance(count);
-                    return Poll::Ready(Ok(()));
+                    return Poll::Ready(self.hear(count));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),

@@ -19,10 +19,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::super::connection::Stop;
 use super::super::dial::{Peer, dial};
 use super::super::limits::Place;
-use super::super::relay::Tally;
 use super::super::served::denied;
-use super::Connection;
 use super::streams::{Counted, Counts};
+use super::{Connection, Passing, WAITING, WINDOW, WINDOW_OF_ALL};
+use crate::http::MAX_HEAD;
 use crate::policy::{Allowed, Destination};
 
 /// How long a host may take to agree on TLS.
@@ -34,12 +34,12 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// The body of a request on its way, counted.
 pub(super) struct Sending {
     body: Incoming,
-    sent: Arc<Tally>,
+    passing: Arc<Passing>,
 }
 
 impl Sending {
-    pub(super) fn new(body: Incoming, sent: Arc<Tally>) -> Self {
-        Self { body, sent }
+    pub(super) fn new(body: Incoming, passing: Arc<Passing>) -> Self {
+        Self { body, passing }
     }
 }
 
@@ -55,7 +55,7 @@ impl Body for Sending {
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(bytes) = frame.data_ref()
         {
-            self.sent.add(bytes.len() as u64);
+            self.passing.sent.add(bytes.len() as u64);
         }
         polled
     }
@@ -109,6 +109,8 @@ impl Upstream {
 pub(super) struct Upstreams {
     kept: Mutex<Vec<Upstream>>,
     opened: Mutex<bool>,
+    /// One is opened after the other: the next may do with the one before.
+    opening: tokio::sync::Mutex<()>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -125,7 +127,7 @@ impl Upstreams {
     }
 
     /// A connection that is good for a request now, if there is one.
-    pub(super) async fn take(&self, is_brought: bool) -> Option<Upstream> {
+    async fn take(&self, is_brought: bool) -> Option<Upstream> {
         loop {
             let mut upstream = {
                 let mut kept = locked(&self.kept);
@@ -153,8 +155,26 @@ impl Upstreams {
         }
     }
 
+    /// A connection for a request.
+    pub(super) async fn get(
+        &self,
+        connection: &Connection,
+        (several, is_brought): (bool, bool),
+        allowed: &Allowed,
+        counts: &Arc<Counts>,
+    ) -> Result<Upstream, Stop> {
+        if let Some(upstream) = self.take(is_brought).await {
+            return Ok(upstream);
+        }
+        let _opening = self.opening.lock().await;
+        match self.take(is_brought).await {
+            Some(upstream) => Ok(upstream),
+            None => self.open(connection, (several, is_brought), allowed, counts).await,
+        }
+    }
+
     /// Connects to the host.
-    pub(super) async fn open(
+    async fn open(
         &self,
         connection: &Connection,
         (several, is_brought): (bool, bool),
@@ -186,8 +206,10 @@ impl Upstreams {
         let is_two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let stream = TokioIo::new(stream);
         if is_two {
-            let (sender, task) =
-                http2::handshake(TokioExecutor::new(), stream).await.map_err(io::Error::other)?;
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW_OF_ALL);
+            builder.max_send_buf_size(WAITING);
+            let (sender, task) = builder.handshake(stream).await.map_err(io::Error::other)?;
             self.attend(async move { drop(task.await) });
             let shared = Sender::Many(sender.clone());
             locked(&self.kept).push(Upstream { sender: shared, peer, _place: place });
@@ -202,7 +224,9 @@ impl Upstreams {
     where
         S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
-        let (sender, task) = http1::handshake(stream).await.map_err(io::Error::other)?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(MAX_HEAD);
+        let (sender, task) = builder.handshake(stream).await.map_err(io::Error::other)?;
         self.attend(async move { drop(task.await) });
         Ok(Upstream { sender: Sender::One(sender), peer, _place: place })
     }
