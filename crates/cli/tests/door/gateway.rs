@@ -690,3 +690,76 @@ time.sleep(600)";
     let ran = world.shell(&other, &format!("BODY='{{\"model\":\"large\"}}'; {ASK}"));
     assert!(ran["stdout"].as_str().unwrap().contains("Belljar refused"), "{ran}");
 }
+
+/// A body that is long in coming, and a token that is taken back meanwhile.
+#[test]
+fn a_call_does_not_begin_once_its_token_is_revoked() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    let script = "import os, socket, time
+body = b'{\"model\":\"small\"}'
+s = socket.create_connection(('gateway.belljar', 80), timeout=30)
+s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n'.encode() + body[:-1])
+open('sent', 'w').close()
+while not os.path.exists('go'): time.sleep(0.05)
+s.sendall(body[-1:]); print(s.recv(20))";
+    let exec = world.json(&["exec", "-d", "--timeout", "60s", &id, "--", "python3", "-c", script])["exec"]
+        .to_string();
+    until("most of it is sent", || world.shell(&id, "test -e sent")["exit_code"] == 0);
+    let token = world.json(&["token", "ls", &id])["tokens"][0]["token_id"].as_str().unwrap().to_owned();
+    assert!(world.run(&["token", "revoke", &id, &token]).status.success());
+    assert_eq!(world.shell(&id, "touch go")["exit_code"], 0);
+    let said = world.run(&["attach", &id, &exec]);
+    assert!(String::from_utf8_lossy(&said.stdout).contains("403"), "{said:?}");
+    assert_eq!(provider.got().len(), 0);
+}
+
+/// Bodies that are announced and do not come, from many sandboxes.
+#[test]
+fn announcing_much_holds_nobody_up() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let script = "import os, socket, time
+held = []
+for _ in range(4):
+    s = socket.create_connection(('gateway.belljar', 80), timeout=30); held.append(s)
+    s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n1\\r\\n{{\\r\\n'.encode())
+open('held', 'w').close()
+time.sleep(60)";
+    for _ in 0..9 {
+        let id = world.create(&["--grant", "llm:chat"]);
+        world.json(&["exec", "-d", "--timeout", "60s", &id, "--", "python3", "-c", script]);
+        until("they are held", || world.shell(&id, "test -e held")["exit_code"] == 0);
+    }
+    let ran = world.shell(&world.create(&["--grant", "llm:chat"]), ASK);
+    assert!(ran["stdout"].as_str().unwrap().contains("msg_1"), "{ran}");
+}
+
+#[test]
+fn tokens_in_queries_are_not_written_down() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let id = world.create(&["--grant", "llm:chat"]);
+    let ran = world.shell(
+        &id,
+        "curl -sS \"$BELLJAR_GATEWAY/gemini/v1beta/x?key=$BELLJAR_TOKEN\"; echo; echo $BELLJAR_TOKEN",
+    );
+    let token = ran["stdout"].as_str().unwrap().trim().lines().last().unwrap().to_owned();
+    assert!(token.starts_with("bjt_"), "{ran}");
+    until("it is told", || {
+        world
+            .flows(&id)
+            .iter()
+            .any(|flow| flow["request"].as_str().is_some_and(|text| text.contains("key=bjt_***")))
+    });
+    let written = std::process::Command::new("grep")
+        .args(["-rlaF", &token, "--exclude-dir=spool"])
+        .arg(world.home.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&written.stdout), "");
+}

@@ -20,12 +20,15 @@ const SERVE: &str = "const [key, cert, address, log, files] = process.argv.slice
 const fs = require('fs');
 const server = require('http2').createSecureServer({ key: fs.readFileSync(key), cert: fs.readFileSync(cert), allowHTTP1: true });
 server.on('request', (request, response) => {
+  if (request.url === '/v1/early') { response.end('early\\n'); request.on('data', (data) => fs.appendFileSync(log + '.early', data)); return; }
   let length = 0;
   request.on('data', (data) => { length += data.length; });
   request.on('end', () => {
     const host = request.headers[':authority'] || request.headers.host;
     fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url} [${request.headers.authorization || ''}]\\n`);
     if (request.url === '/v1/long') { response.write('begun\\n'); return; }
+    if (request.url === '/v1/hang') { return; }
+    if (request.url === '/v1/big') { response.end(Buffer.alloc(8 << 20)); return; }
     const file = files + request.url.split('?')[0];
     if (fs.existsSync(file) && fs.statSync(file).isFile()) { response.end(fs.readFileSync(file)); return; }
     if (/git\\/|cargo\\/.*\\//.test(request.url)) { response.statusCode = 404; response.end(); return; }
@@ -340,4 +343,114 @@ fn a_key_is_put_in_on_the_way_to_the_host_that_it_is_for() {
     let last = server.asked().pop().unwrap();
     assert!(last.contains("/v1/after") && !last.contains(KEY), "{last}");
     search_inside(&world, &id);
+}
+
+/// Whoever goes away before there is an answer has asked all the same.
+#[test]
+fn requests_whose_client_goes_away_are_written_down() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "POST https://server.test/v1/*"]);
+    for version in ["--http2", "--http1.1"] {
+        let script = format!(
+            "head -c 50000 /dev/zero > f; curl -sS {version} -m 2 --data-binary @f https://server.test/v1/hang"
+        );
+        assert_ne!(world.shell(&id, &script)["exit_code"], 0);
+    }
+    assert_eq!(server.asked().len(), 2);
+    let told = || {
+        let flows = world.flows(&id);
+        flows.into_iter().filter(|flow| flow["request"] == "POST /v1/hang").collect::<Vec<_>>()
+    };
+    crate::world::until("both are told", || told().len() == 2);
+    assert!(told().iter().all(|flow| flow["sent"] == 50_000 && flow["verdict"] == "failed"), "{:?}", told());
+}
+
+/// What could fill the list is told together.
+#[test]
+fn requests_that_come_too_fast_do_not_wash_away_what_is_written_down() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let policy = world.home.path().join("policy.toml");
+    std::fs::write(&policy, "mode = \"allowlist\"\nallow = [\"GET https://server.test/v1/*\"]\n[limits]\nrequests_per_second = 5\n").unwrap();
+    let id = create(&world, &server, &["--policy", policy.to_str().unwrap()]);
+    let script = "const http2 = require('http2');
+const client = http2.connect('https://server.test');
+let left = 2000, codes = {};
+const ask = () => {
+  if (left-- <= 0) { client.close(); console.log(JSON.stringify(codes)); return; }
+  const stream = client.request({ ':path': '/v1/x', ':authority': left % 2 ? 'user@server.test' : 'server.test' });
+  stream.on('response', (answer) => { codes[answer[':status']] = (codes[answer[':status']] || 0) + 1; });
+  stream.on('error', () => {}); stream.resume(); stream.on('close', ask);
+};
+for (let i = 0; i < 30; i++) ask();
+setTimeout(() => process.exit(), 20000);";
+    world.json(&["exec", "--timeout", "40s", &id, "--", "node", "-e", script]);
+    let flows = world.flows(&id);
+    assert!(flows.len() < 400, "{} entries, at five in a second", flows.len());
+}
+
+/// An upload that goes on after its answer has come is still one that the policy is about.
+#[test]
+fn an_upload_that_was_answered_early_is_cut_and_counted() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "POST https://server.test/v1/*"]);
+    let script = "const stream = require('http2').connect('https://server.test').request({ ':method': 'POST', ':path': '/v1/early' });
+stream.on('error', () => {}); stream.resume();
+setInterval(() => { if (!stream.destroyed) stream.write(Buffer.alloc(1000)); }, 20);";
+    world.json(&["exec", "-d", "--timeout", "60s", &id, "--", "node", "-e", script]);
+    let early = server.asked.with_extension("early");
+    let size = || std::fs::metadata(&early).map_or(0, |file| file.len());
+    crate::world::until("it is uploaded", || size() > 10_000);
+    let set = world.run(&["net", "set", &id, "--allow", "POST https://server.test/v2/*"]);
+    assert!(set.status.success(), "{set:?}");
+    let mut last = 0;
+    crate::world::until("nothing comes any more", || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        size() == std::mem::replace(&mut last, size())
+    });
+    let flows = world.flows(&id);
+    let told =
+        flows.iter().find(|flow| flow["request"] == "POST /v1/early").unwrap_or_else(|| panic!("{flows:?}"));
+    assert!(told["sent"].as_u64() >= Some(last), "{told}, and {last} came");
+}
+
+/// A client with wide windows that does not read.
+#[test]
+fn answers_that_are_not_read_take_little_memory() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/v1/*"]);
+    let script = "import socket, ssl, struct, time
+def frame(kind, flags, stream, data): return struct.pack('>I', len(data))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + data
+def text(name, value): return b'\\0' + bytes([len(name)]) + name + bytes([len(value)]) + value
+context = ssl.create_default_context(); context.set_alpn_protocols(['h2'])
+held = []
+for _ in range(20):
+    s = context.wrap_socket(socket.create_connection(('server.test', 443), timeout=20), server_hostname='server.test')
+    s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + frame(4, 0, 0, struct.pack('>HI', 4, 2**31 - 1)) + frame(8, 0, 0, struct.pack('>I', 2**31 - 1 - 65535)))
+    head = text(b':method', b'GET') + text(b':scheme', b'https') + text(b':authority', b'server.test') + text(b':path', b'/v1/big')
+    for number in range(30): s.sendall(frame(1, 5, 1 + 2 * number, head))
+    held.append(s)
+open('held', 'w').close()
+time.sleep(600)";
+    let worker = || {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", world.door("worker").unwrap())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = worker();
+    world.json(&["exec", "-d", "--timeout", "600s", &id, "--", "python3", "-c", script]);
+    crate::world::until("all have asked", || world.shell(&id, "test -e held")["exit_code"] == 0);
+    crate::world::until("they were passed on", || server.asked().len() >= 20);
+    let mut last = 0;
+    crate::world::until("nothing moves", || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let now = worker();
+        now.abs_diff(std::mem::replace(&mut last, now)) < 1024
+    });
+    let each = last.saturating_sub(before) / 20;
+    assert!(each < 2048, "{each} KiB for a connection with 30 answers");
 }
