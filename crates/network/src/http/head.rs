@@ -173,7 +173,7 @@ fn read_header(line: &[u8]) -> Result<(String, Vec<u8>), Bad> {
 }
 
 /// Headers by which a request is understood: nothing may take them away.
-const NEVER_DROPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"];
+pub(crate) const NEVER_DROPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
 /// Headers that are about one connection, or that are written anew.
 const DROPPED: [&str; 11] = [

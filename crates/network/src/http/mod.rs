@@ -9,7 +9,7 @@ mod head;
 
 pub use body::{BodyReader, LAST_CHUNK, Piece, write_chunk};
 pub use head::{Head, HeadReader, Progress, Version};
-pub(crate) use head::{OVERRIDES, read_authority};
+pub(crate) use head::{NEVER_DROPPED, OVERRIDES, read_authority};
 
 /// The longest head, in bytes.
 pub const MAX_HEAD: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
 
-use crate::http::{Bad, OVERRIDES, read_authority};
+use crate::http::{Bad, NEVER_DROPPED, OVERRIDES, read_authority};
 use crate::policy::{Destination, Request, shortened};
 
 /// The port of requests that name none.
@@ -118,26 +118,23 @@ const DROPPED: [&str; 10] = [
     "upgrade",
 ];
 
-/// Headers by which a request is understood.
-const UNDERSTOOD_BY: [&str; 3] = ["host", "content-length", "transfer-encoding"];
-
 /// The words of a list, in lower case.
 fn listed(headers: &HeaderMap, name: &str) -> Vec<String> {
     let lists = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     lists
         .map(|word| String::from_utf8_lossy(word).trim().to_ascii_lowercase())
-        .filter(|word| HeaderName::try_from(word.as_str()).is_ok())
+        .filter(|word| !word.is_empty())
         .collect()
 }
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Bad> {
     // Some servers take these for the same header with a hyphen.
     let doubtful =
-        |name: &str| name.contains('_') && UNDERSTOOD_BY.contains(&name.replace('_', "-").as_str());
+        |name: &str| name.contains('_') && NEVER_DROPPED.contains(&name.replace('_', "-").as_str());
     if headers.keys().any(|name| doubtful(name.as_str())) {
         return Err(Bad::Header);
     }
-    if listed(headers, "connection").iter().any(|name| UNDERSTOOD_BY.contains(&name.as_str())) {
+    if listed(headers, "connection").iter().any(|name| NEVER_DROPPED.contains(&name.as_str())) {
         return Err(Bad::Connection);
     }
     if listed(headers, "upgrade").iter().any(|protocol| protocol != "h2c") {
@@ -154,7 +151,7 @@ pub(super) fn overriding(headers: &HeaderMap) -> Option<&str> {
 /// Takes out of an answer what is about the connection to the host.
 pub(super) fn strip_answer(headers: &mut HeaderMap) {
     for name in listed(headers, "connection") {
-        if !UNDERSTOOD_BY.contains(&name.as_str()) {
+        if !NEVER_DROPPED.contains(&name.as_str()) {
             headers.remove(name.as_str());
         }
     }
@@ -196,6 +193,7 @@ mod tests {
             (one, "CONNECT", "a.example:443", &[host], Err(Bad::Connect)),
             (one, "GET", "/x", &[host, ("connection", "host")], Err(Bad::Connection)),
             (one, "GET", "/x", &[host, ("upgrade", "websocket")], Err(Bad::Upgrade)),
+            (one, "GET", "/x", &[host, ("upgrade", "h2c, websocket/13")], Err(Bad::Upgrade)),
             (one, "GET", "/x", &[host, ("transfer_encoding", "chunked")], Err(Bad::Header)),
         ] {
             let read = Asked::read(&parts(version, method, uri, headers));
