@@ -61,12 +61,7 @@ mod dollars {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
         let dollars = f64::deserialize(deserializer)?;
-        let micro = (dollars * 1e6).round();
-        if (0.0..9e15).contains(&micro) {
-            Ok(Some(micro as u64))
-        } else {
-            Err(D::Error::custom(format!("{dollars} is no amount of dollars")))
-        }
+        super::Budget::micro(dollars).map(Some).map_err(D::Error::custom)
     }
 }
 

@@ -76,6 +76,18 @@ pub struct Budget {
     pub micro_dollars: Option<u64>,
 }
 
+impl Budget {
+    /// Dollars in millionths.
+    pub fn micro(dollars: f64) -> std::result::Result<u64, String> {
+        let micro = (dollars * 1e6).round();
+        if (0.0..9e15).contains(&micro) {
+            Ok(micro as u64)
+        } else {
+            Err(format!("{dollars} is no amount of dollars"))
+        }
+    }
+}
+
 /// What every token begins with, so that it is known for one wherever it is found.
 pub const TOKEN_PREFIX: &str = "bjt_";
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use belljar_core::{Budget, Error, ErrorCode, Grant, OperationName, Result, SandboxId, Span};
-use belljar_network::gateway::config::micro;
 use clap::{Args, Subcommand};
 
 use super::sandbox::value;
@@ -152,7 +151,7 @@ impl BudgetWords<'_> {
         };
         let (option, dollars) = self.dollars;
         let amount = |text: &str| {
-            let read = text.parse::<f64>().ok().and_then(|dollars| micro(dollars).ok());
+            let read = text.parse::<f64>().ok().and_then(|dollars| Budget::micro(dollars).ok());
             read.ok_or_else(|| {
                 wrong(option, format!("`{}` is not an amount of dollars", text.escape_debug()))
                     .hint("give a number, such as 5 or 0.25")

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::gateway::{Got, KEY, Provider, calls, search_inside, send};
+use crate::provider::{Got, KEY, Provider, calls, search_inside, send};
 use crate::world::{World, until};
 
 /// Where `scripts/install-tools agents` puts them.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod provider;
 #[path = "../surroundings/mod.rs"]
 mod surroundings;
 mod world;
@@ -13,6 +14,8 @@ mod command_line;
 mod deaths;
 mod everyday;
 mod gateway;
+mod gateway_attacks;
+mod gateway_faults;
 mod limits;
 mod memory;
 mod nothing_else;

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::gateway::{KEY, search_inside};
+use crate::provider::{KEY, search_inside};
 use crate::world::{Certified, OTHER, Program, SERVER, World, where_it_is};
 
 /// A server of HTTP/1.1 and HTTP/2 over TLS, which says what it was asked.
-struct Server {
+pub struct Server {
     _program: Program,
     asked: PathBuf,
     authority: PathBuf,
@@ -36,10 +36,11 @@ server.on('request', (request, response) => {
     response.end(`served ${request.method} ${request.url} by ${request.httpVersion} with ${length} bytes\\n`);
   });
 });
+server.on('secureConnection', () => fs.appendFileSync(log + '.connections', 'x'));
 server.listen(443, address, () => console.log('ready'));";
 
 impl Server {
-    fn start(world: &World, address: &str, prefix: &str, names: &[&str]) -> Self {
+    pub fn start(world: &World, address: &str, prefix: &str, names: &[&str]) -> Self {
         let made = Certified::make(world, prefix, names);
         let asked = world.home.path().join(format!("{prefix}asked"));
         std::fs::write(&asked, "").unwrap();
@@ -53,13 +54,13 @@ impl Server {
         Self { _program: Program(child), asked, authority: made.authority }
     }
 
-    fn asked(&self) -> Vec<String> {
+    pub fn asked(&self) -> Vec<String> {
         std::fs::read_to_string(&self.asked).unwrap().lines().map(str::to_owned).collect()
     }
 }
 
 /// Makes a sandbox, at a door that believes this server.
-fn create(world: &World, server: &Server, options: &[&str]) -> String {
+pub fn create(world: &World, server: &Server, options: &[&str]) -> String {
     let mut command = world.command(&[&["create", "--json"], options].concat());
     let output = command.env("SSL_CERT_FILE", &server.authority).output().unwrap();
     let made: Value = serde_json::from_slice(&output.stdout)
@@ -67,7 +68,7 @@ fn create(world: &World, server: &Server, options: &[&str]) -> String {
     made["sandbox_id"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
 }
 
-fn said(ran: &Value) -> &str {
+pub fn said(ran: &Value) -> &str {
     ran["stdout"].as_str().unwrap_or_else(|| panic!("{ran}"))
 }
 
@@ -388,6 +389,48 @@ setTimeout(() => process.exit(), 20000);";
     world.json(&["exec", "--timeout", "40s", &id, "--", "node", "-e", script]);
     let flows = world.flows(&id);
     assert!(flows.len() < 400, "{} entries, at five in a second", flows.len());
+}
+
+/// As many connections lead to the host as a client of its own would have opened.
+#[test]
+fn connections_to_the_host_are_kept() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/v1/*"]);
+    for version in ["--http1.1", "--http2"] {
+        let script = format!("curl -sS {version} 'https://server.test/v1/[1-60]' | grep -c served");
+        assert_eq!(said(&world.shell(&id, &script)), "60\n");
+    }
+    let script =
+        "curl -sS --http2 --parallel --parallel-max 20 'https://server.test/v1/[1-60]' | grep -c served";
+    assert_eq!(said(&world.shell(&id, script)), "60\n");
+    let opened = std::fs::read_to_string(server.asked.with_extension("connections")).unwrap().len();
+    assert!(opened <= 3, "{opened} for three clients");
+}
+
+/// What is no request is heard for a while, and not for ever.
+#[test]
+fn a_client_that_says_no_request_is_not_listened_to() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET https://server.test/v1/*"]);
+    let script = "import socket, ssl, sys
+context = ssl.create_default_context()
+def say(piece, alpn):
+    context.set_alpn_protocols([alpn])
+    s = context.wrap_socket(socket.create_connection(('server.test', 443), timeout=60), server_hostname='server.test')
+    said = 0
+    try:
+        while said < 64 << 20: s.sendall(piece); said += len(piece)
+    except OSError: return 'cut'
+    return said
+head = b'GET /v1/x HTTP/1.1\\r\\nHost: server.test\\r\\n'
+preface = b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n'
+print(say(b'x' * 65536, 'http/1.1'), say(head + b'a: b\\r\\n' * 9000, 'http/1.1'), say(b'\\r\\n' * 32768, 'http/1.1'), say(preface + b'\\0' * 65536, 'h2'), say(b'x' * 65536, 'h2'))";
+    let ran = world.json(&["exec", "--timeout", "120s", &id, "--", "python3", "-c", script]);
+    assert_eq!(said(&ran), "cut cut cut cut cut\n", "{ran}");
+    assert_eq!(server.asked().len(), 0);
+    assert!(said(&world.shell(&id, "curl -sS https://server.test/v1/x")).contains("served"));
 }
 
 /// An upload that goes on after its answer has come is still one that the policy is about.

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::command_line::engine;
-use crate::gateway::{ASK, Provider, gateway, message, set_up};
+use crate::provider::{ASK, Provider, gateway, message, set_up};
 use crate::surroundings::processes::send;
 use crate::world::{HttpServer, Program, SERVER, World, until};
 

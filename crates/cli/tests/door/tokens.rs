@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::command_line::engine;
-use crate::gateway::{ASK, Provider, message, set_up};
+use crate::provider::{ASK, Provider, message, set_up};
 use crate::surroundings::processes::send;
 use crate::world::{World, until};
 

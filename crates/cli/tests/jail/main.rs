@@ -22,7 +22,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use surroundings::processes::{Process, cgroups, in_slot, processes, send};
+use surroundings::processes::{Process, cgroups, holding, in_slot, processes, send};
 use surroundings::{belljar, is_rootless, not_promised_rootless, patience, slowness, span};
 
 /// For conditions that have no bound of their own.
@@ -149,12 +149,8 @@ impl Bell {
         if is_rootless() {
             return self.own_keepers(&lock);
         }
-        let holds = |process: &Process| {
-            let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
-            fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == lock)
-        };
         let (launchers, monitors): (Vec<Process>, Vec<Process>) =
-            processes().into_iter().filter(holds).partition(|process| process.uid == 0);
+            holding(&lock).into_iter().partition(|process| process.uid == 0);
         assert_eq!((launchers.len(), monitors.len()), (1, 1), "one launcher, one monitor without privileges");
         Keepers { launcher: launchers[0].pid, monitor: monitors[0].pid, slot: monitors[0].slot().unwrap() }
     }
@@ -162,11 +158,7 @@ impl Bell {
     /// The same without root: they have the user's own id, and the monitor lets nobody see what it has open.
     fn own_keepers(&self, lock: &Path) -> Keepers {
         let all = processes();
-        let holds = |process: &&Process| {
-            let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
-            fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == lock)
-        };
-        let launchers: Vec<&Process> = all.iter().filter(holds).collect();
+        let launchers = holding(lock);
         assert_eq!(launchers.len(), 1, "one launcher: {launchers:?}");
         let launcher = launchers[0].pid;
         let (guests, monitors): (Vec<&Process>, Vec<&Process>) =

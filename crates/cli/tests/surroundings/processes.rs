@@ -65,6 +65,16 @@ pub fn in_slot(slot: u32) -> Vec<Process> {
     found
 }
 
+/// Those that have a file open.
+pub fn holding(path: &Path) -> Vec<Process> {
+    let mut found = processes();
+    found.retain(|process| {
+        let fds = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
+        fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == path)
+    });
+    found
+}
+
 /// The cgroups of a slot, in every hierarchy.
 pub fn cgroups(slot: u32) -> Vec<PathBuf> {
     fn search(directory: &Path, depth: u32, number: &str, found: &mut Vec<PathBuf>) {

@@ -165,11 +165,7 @@ struct Customer {
 impl Customer {
     /// Finds out whether a sandbox has tokens.
     fn find(directory: &Path) -> io::Result<Option<Self>> {
-        let tokens = match read(&directory.join(TOKENS_FILE), MAX_POLICY) {
-            Ok(tokens) => tokens,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(tokens) = read_tokens(directory) else { return Ok(None) };
         Ok(Some(Self { tokens, calls: CallLog::open(directory)? }))
     }
 
@@ -177,6 +173,18 @@ impl Customer {
         let spent = self.calls.spent().clone();
         let introduction = Introduction { tokens: self.tokens.clone(), spent, tenant };
         gateway::message::Order::Introduce { sandbox: sandbox.clone(), introduction: Box::new(introduction) }
+    }
+}
+
+/// The tokens of a sandbox, if it was ever given any. What cannot be read grants nothing.
+fn read_tokens(directory: &Path) -> Option<Vec<TokenRecord>> {
+    match read(&directory.join(TOKENS_FILE), MAX_POLICY) {
+        Ok(tokens) => Some(tokens),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!(directory = %directory.display(), %error, "the tokens cannot be read");
+            Some(Vec::new())
+        }
     }
 }
 
@@ -430,16 +438,15 @@ impl Supervisor {
     /// Takes a sandbox's tokens as they are in its directory now.
     fn look_at_tokens(&self, sandbox: &SandboxId) {
         let directory = self.directory(sandbox);
-        let tokens: io::Result<Vec<TokenRecord>> = read(&directory.join(TOKENS_FILE), MAX_POLICY);
+        let Some(tokens) = read_tokens(&directory) else { return };
         let mut state = self.state();
         let Some(kept) = state.kept.get_mut(sandbox) else { return };
-        match (tokens, &mut kept.customer) {
-            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
-            (Ok(tokens), Some(customer)) => customer.tokens = tokens,
-            (Ok(_), none) => *none = Customer::find(&directory).ok().flatten(),
-            // Whatever cannot be read grants nothing, at this gateway or at the next.
-            (Err(_), Some(customer)) => customer.tokens.clear(),
-            (Err(_), None) => {}
+        match &mut kept.customer {
+            Some(customer) => customer.tokens = tokens,
+            none => match Customer::find(&directory) {
+                Ok(found) => *none = found,
+                Err(error) => tracing::error!(%sandbox, %error, "cannot open the list of calls"),
+            },
         }
     }
 

@@ -36,13 +36,19 @@ pub(super) struct Open {
     pub(super) told: Call,
     pub(super) began: Instant,
     pub(super) aside: Option<Aside>,
+    /// Whether it was asked, and what was answered is not known.
+    pub(super) is_unanswered: bool,
     pub(super) _place: Option<Place>,
 }
 
 impl Open {
     pub(super) fn refuse(mut self, wire: Option<Wire>, cause: Cause) -> Reply {
-        self.told.refused = !matches!(cause, Cause::UpstreamUnreachable | Cause::UpstreamTimedOut { .. });
-        self.told.error = Some(cause.as_str().to_owned());
+        self.told.refused = !cause.is_upstream();
+        self.is_unanswered = cause.is_unanswered();
+        self.told.error = Some(match self.told.error.take() {
+            Some(why) => format!("{}: {why}", cause.as_str()),
+            None => cause.as_str().to_owned(),
+        });
         let (what, request_id) = (self.told.request.clone(), self.told.request_id.clone());
         let answer = Refusal { what, cause, request_id }.answer(wire);
         self.told.status = answer.status;
@@ -96,10 +102,11 @@ impl Open {
         Response::from_parts(head, passing.boxed_unsync())
     }
 
-    /// Says what counts against budgets. Whoever breaks off before a provider has said what was used does not get it for nothing.
+    /// Says what counts against budgets. Whoever breaks off before a provider has said what was used does not get it for nothing,
+    /// whether that is the caller or the provider.
     fn count(&mut self, most: Spent) {
         let told = &mut self.told;
-        if told.refused || told.status >= 400 {
+        if told.refused || (told.status >= 400 && !self.is_unanswered) {
             return;
         }
         let used = told.usage.map_or(0, |usage| usage.total());

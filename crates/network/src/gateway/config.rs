@@ -67,18 +67,8 @@ struct BudgetText {
 
 impl BudgetText {
     fn read(&self) -> Result<Budget, String> {
-        let micro_dollars = self.dollars.map(micro).transpose()?;
+        let micro_dollars = self.dollars.map(Budget::micro).transpose()?;
         Ok(Budget { requests: self.requests, tokens: self.tokens, micro_dollars })
-    }
-}
-
-/// Dollars in millionths.
-pub fn micro(dollars: f64) -> Result<u64, String> {
-    let micro = (dollars * 1e6).round();
-    if (0.0..9e15).contains(&micro) {
-        Ok(micro as u64)
-    } else {
-        Err(format!("{dollars} is no amount of dollars"))
     }
 }
 

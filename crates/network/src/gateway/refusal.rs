@@ -66,6 +66,11 @@ pub enum Cause {
         /// How long was waited.
         after: Duration,
     },
+    /// The provider was asked, and there is no answer that could be passed on.
+    UpstreamFailed {
+        /// What is wrong with it, as the end of a sentence that begins with "the provider".
+        problem: &'static str,
+    },
     /// The gateway does not have the key that the operation needs.
     SecretMissing,
 }
@@ -118,6 +123,7 @@ impl Cause {
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::UpstreamUnreachable => "upstream_unreachable",
             Self::UpstreamTimedOut { .. } => "upstream_timed_out",
+            Self::UpstreamFailed { .. } => "upstream_failed",
             Self::SecretMissing => "secret_missing",
         }
     }
@@ -131,16 +137,26 @@ impl Cause {
             Self::BudgetUsedUp { .. } => 402,
             Self::BodyTooLarge { .. } => 413,
             Self::RateExceeded { .. } => 429,
-            Self::UpstreamUnreachable => 502,
+            Self::UpstreamUnreachable | Self::UpstreamFailed { .. } => 502,
             Self::SecretMissing => 503,
             Self::UpstreamTimedOut { .. } => 504,
         }
     }
 
+    /// Whether it is the provider's doing, and nothing was refused.
+    pub fn is_upstream(&self) -> bool {
+        matches!(self, Self::UpstreamUnreachable) || self.is_unanswered()
+    }
+
+    /// Whether the provider was asked, so that it may have done all of it and want to be paid.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::UpstreamTimedOut { .. } | Self::UpstreamFailed { .. })
+    }
+
     fn retry(&self) -> Retry {
         match self {
             Self::RateExceeded { retry_after } => Retry::Later(*retry_after),
-            Self::UpstreamUnreachable | Self::UpstreamTimedOut { .. } => Retry::Perhaps,
+            _ if self.is_upstream() => Retry::Perhaps,
             _ => Retry::Never,
         }
     }
@@ -168,6 +184,7 @@ impl Cause {
             Self::UpstreamTimedOut { after } => {
                 format!("the provider did not answer within {} s", seconds(*after))
             }
+            Self::UpstreamFailed { problem } => format!("the provider {problem}"),
             Self::SecretMissing => "the gateway does not have the key for it".to_owned(),
         }
     }
@@ -197,7 +214,7 @@ impl Cause {
             Self::BodyMalformed { .. } => "Correct it and try again, or go on without this call.".to_owned(),
             Self::BodyTooLarge { .. } => "Send less, or go on without this call.".to_owned(),
             Self::UpstreamUnreachable => "Try again later, or go on without this call.".to_owned(),
-            Self::UpstreamTimedOut { .. } => {
+            Self::UpstreamTimedOut { .. } | Self::UpstreamFailed { .. } => {
                 "It may have been done all the same. Try again later, or go on without this call.".to_owned()
             }
             Self::SecretMissing => {
@@ -325,6 +342,7 @@ mod tests {
             Cause::BodyTooLarge { most: 1024 },
             Cause::UpstreamUnreachable,
             Cause::UpstreamTimedOut { after: Duration::from_secs(600) },
+            Cause::UpstreamFailed { problem: "broke off" },
             Cause::SecretMissing,
         ]
     }
@@ -366,6 +384,7 @@ mod tests {
                 ("body_too_large", 413, Some(false)),
                 ("upstream_unreachable", 502, None),
                 ("upstream_timed_out", 504, None),
+                ("upstream_failed", 502, None),
                 ("secret_missing", 503, Some(false)),
             ]
         );

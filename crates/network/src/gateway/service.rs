@@ -184,7 +184,15 @@ impl Gateway {
             counted_nano_dollars: 0,
             duration_us: 0,
         };
-        let mut open = Open { gateway: self.clone(), sandbox, told, began, aside: None, _place: None };
+        let mut open = Open {
+            gateway: self.clone(),
+            sandbox,
+            told,
+            began,
+            aside: None,
+            is_unanswered: false,
+            _place: None,
+        };
         let (head, body) = request.into_parts();
         let mut body = Some(body);
         let made = self.try_call(&mut open, host.as_ref(), &head, &mut body).await;
@@ -321,11 +329,17 @@ impl Gateway {
         let (headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
         let answered = self.forward(operation, &head.method, &prepared.target, headers, body).await;
         drop(room);
-        let response = answered.map_err(|failed| refused(unanswered(&failed, operation.timeout)))?;
+        let response = answered.map_err(|failed| {
+            // For whoever looks at it from outside.
+            open.told.error = Some(shortened(&failed.to_string()));
+            refused(unanswered(&failed, operation))
+        })?;
         let encoding = response.headers().get(header::CONTENT_ENCODING);
         if !keys.is_empty() && encoding.is_some_and(|value| value != "identity") {
             // A key could be in there, and nobody would see it.
-            return Err(refused(Cause::UpstreamUnreachable));
+            return Err(refused(Cause::UpstreamFailed {
+                problem: "gave an answer that cannot be looked into",
+            }));
         }
         let wire = wire.filter(|_| kind == CallKind::Model);
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
@@ -475,12 +489,12 @@ fn cause(operation: &Operation, wrong: NotAllowed) -> Cause {
     }
 }
 
-fn unanswered(failed: &Failed, after: Duration) -> Cause {
-    // Whoever is inside can have this said as often as it likes.
-    tracing::debug!(%failed, "an upstream did not answer");
+fn unanswered(failed: &Failed, operation: &Operation) -> Cause {
     match failed {
-        Failed::Unreachable(..) | Failed::Broken(..) => Cause::UpstreamUnreachable,
-        Failed::Late(_) => Cause::UpstreamTimedOut { after },
+        Failed::Unreachable(..) => Cause::UpstreamUnreachable,
+        Failed::Broken(..) => Cause::UpstreamFailed { problem: "broke off before it answered" },
+        Failed::TooLong => Cause::BodyTooLarge { most: operation.max_body },
+        Failed::Late(_) => Cause::UpstreamTimedOut { after: operation.timeout },
     }
 }
 

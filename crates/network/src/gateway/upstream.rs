@@ -1,6 +1,7 @@
 //! Requests to upstreams: over TLS that is verified by the system's certificates, on connections that are kept for a while.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::LengthLimitError;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -43,6 +45,20 @@ pub enum Failed {
     /// It broke off.
     #[error("{0} broke off: {1}")]
     Broken(String, String),
+    /// What was to be sent is longer than it may be, and was cut off.
+    #[error("the body is too long")]
+    TooLong,
+}
+
+impl Failed {
+    fn broken(host: String, error: &hyper::Error) -> Self {
+        let cause =
+            error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::get_ref);
+        match cause {
+            Some(cause) if cause.is::<LengthLimitError>() => Self::TooLong,
+            _ => Self::Broken(host, error.to_string()),
+        }
+    }
 }
 
 /// Sends requests.
@@ -97,7 +113,7 @@ impl Client {
                 Ok(response) => return Ok(self.answer(response, kept, way(upstream))),
                 Err(mut error) => {
                     let Some(request) = error.take_message() else {
-                        return Err(Failed::Broken(host, error.into_error().to_string()));
+                        return Err(Failed::broken(host, &error.into_error()));
                     };
                     return self.send_anew(upstream, request, timeout).await;
                 }
@@ -118,7 +134,7 @@ impl Client {
         let mut fresh = connected.map_err(|error| Failed::Unreachable(host.clone(), error))?;
         match tokio::time::timeout(timeout, fresh.send_request(request)).await {
             Ok(Ok(response)) => Ok(self.answer(response, fresh, way(upstream))),
-            Ok(Err(error)) => Err(Failed::Broken(host, error.to_string())),
+            Ok(Err(error)) => Err(Failed::broken(host, &error)),
             Err(_) => Err(Failed::Late(host)),
         }
     }

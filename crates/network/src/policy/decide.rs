@@ -819,4 +819,26 @@ mod tests {
         let json = serde_json::to_value(connect(&policy, &to("c.org"), 22).unwrap_err()).unwrap();
         assert_eq!(json["reason"], "not_listed");
     }
+
+    #[test]
+    fn what_is_said_to_grant_it_is_one_word_of_a_shell() {
+        let policy = allowlist(&["GET http://a.org/v1/*"], &[]);
+        let allowed = connect(&policy, &to("a.org"), 80).unwrap();
+        for path in ["/it's", "/'; touch /tmp/x; '", "/$(id)`id`", "/a'\\''b"] {
+            let host = to("a.org");
+            let asked = Request { host: &host, port: 80, method: "GET", target: path, tls: false };
+            let denied = request(&policy, &allowed, asked).unwrap_err();
+            let Some((_, command)) = denied.how_to_grant.split_once("`--allow ") else { continue };
+            let (word, _) = command.rsplit_once("`, or under").unwrap();
+            let shell = std::process::Command::new("sh")
+                .args(["-c", &format!("printf '<%s>' {word}")])
+                .output()
+                .unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&shell.stdout),
+                format!("<GET http://a.org:80{path}>"),
+                "{denied}"
+            );
+        }
+    }
 }

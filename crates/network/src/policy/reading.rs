@@ -173,5 +173,10 @@ mod tests {
         }
         assert_eq!(Reading::of("/%61dmin/x?y=/../z", true), Reading::Plain("/admin/x".into()));
         assert_eq!(Reading::of(&"/a".repeat(5000), true), Reading::Beyond);
+        // However much there is to read in it, few readings are kept.
+        for piece in ["/a;b", "/%2e%2e/x", "/a%252f..", "\\a;/.", "/a%3b;%253b/..;"] {
+            let Reading::Ambiguous(meanings) = Reading::of(&piece.repeat(150), true) else { continue };
+            assert!(meanings.len() <= 96, "{piece}: {}", meanings.len());
+        }
     }
 }
