@@ -33,6 +33,9 @@ pub struct Call {
     pub error: Option<String>,
     /// Whether it was refused here, so that nothing of it was sent on.
     pub refused: bool,
+    /// Whether it counts against no budget, since nothing was asked of anybody for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub free: bool,
     /// What a model used, as far as its provider has said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ModelUsage>,

@@ -59,6 +59,11 @@ impl<C: Counts> Journal<C> {
         &self.counts
     }
 
+    /// To take back what could not be written.
+    pub(crate) fn counts_mut(&mut self) -> &mut C {
+        &mut self.counts
+    }
+
     /// Writes down an entry. It counts whether that is possible or not, and the next that can be written says so.
     pub(crate) fn push(&mut self, entry: &C::Entry) -> io::Result<()> {
         let mut line = serde_json::to_vec(entry)?;

@@ -309,3 +309,166 @@ fn tokens_in_queries_are_not_written_down() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&written.stdout), "");
 }
+
+/// Bodies that take much more memory to understand than to send.
+#[test]
+fn no_body_is_too_much_for_the_gateway() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    let more = format!(
+        "[operations.\"data:read\"]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{}\"\nmethods = [\"POST\"]\npaths = [\"/v1/*\"]\ndeny = [\"danger\"]\n",
+        provider.port
+    );
+    set_up(&world, &provider, &more);
+    let id = world.create(&["--grant", "llm:chat", "--grant", "data:read", "--memory", "512m"]);
+    assert!(world.shell(&id, ASK)["stdout"].as_str().unwrap().contains("msg_1"));
+    let before = gateway(&world);
+    let script = "import os, sys, threading, urllib.request, urllib.error
+token, base = os.environ['BELLJAR_TOKEN'], os.environ['BELLJAR_GATEWAY']
+def ask(path, name, item, size):
+    body = ('{\"model\":\"small\",\"' + name + '\":[' + ','.join([item] * (size // (len(item) + 1))) + ']}').encode()
+    request = urllib.request.Request(base + path, body, {'x-api-key': token})
+    try: said = urllib.request.urlopen(request, timeout=60).status
+    except urllib.error.HTTPError as error: said = error.code
+    except OSError as error: said = error
+    sys.stdout.write(f'{name} {said}\\n')
+for name in ('mcp_servers', 'model', 'tools', 'stream', 'plugins'): ask('/anthropic/v1/messages', name, '{\"\":0}', 31 << 20)
+for name in ('danger', 'fine'): ask('/data/read/v1/x', name, '{\"\":0}', 31 << 20)
+threads = [threading.Thread(target=ask, args=('/anthropic/v1/messages', 'tools', '{}', 2 << 20)) for _ in range(12)]
+for t in threads: t.start()
+for t in threads: t.join()";
+    let ran = world.json(&["exec", "--timeout", "240s", &id, "--", "python3", "-c", script]);
+    let said = ran["stdout"].as_str().unwrap();
+    assert_eq!(said.lines().count(), 19, "{ran}");
+    let expected =
+        ["mcp_servers 400", "model 400", "tools 400", "stream 400", "plugins 400", "danger 400", "fine 200"];
+    assert_eq!(said.lines().take(7).collect::<Vec<_>>(), expected, "{ran}");
+    assert!(said.lines().skip(7).all(|line| ["tools 400", "tools 429"].contains(&line)), "{said}");
+    assert_eq!(gateway(&world), before, "it lives");
+}
+
+/// What is cut off on its way has been on its way.
+#[test]
+fn bodies_that_are_too_long_count() {
+    let world = World::new();
+    let provider = Provider::start(|_, stream| send(stream, "200 OK", "{}"));
+    let more = format!(
+        "[operations.\"data:write\"]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{}\"\nmethods = [\"POST\"]\npaths = [\"/v1/*\"]\nmax_body = \"64k\"\n",
+        provider.port
+    );
+    set_up(&world, &provider, &more);
+    let id = world.create(&["--grant", "data:write", "--budget-requests", "1"]);
+    let script = "head -c 1000000 /dev/zero > f; for i in 1 2 3; do curl -sS -o /dev/null -w '%{http_code} ' -H 'Transfer-Encoding: chunked' \
+        -H \"x-api-key: $BELLJAR_TOKEN\" --data-binary @f $BELLJAR_GATEWAY/data/write/v1/x; done";
+    let ran = world.shell(&id, script);
+    assert!(!ran["stdout"].as_str().unwrap().contains("200"), "{ran}");
+    until("all are told", || calls(&world, &id).len() == 3);
+    let told: Vec<_> =
+        calls(&world, &id).iter().map(|call| (call["error"].clone(), call["refused"].clone())).collect();
+    let expected =
+        [("body_too_large: the body is too long", false), ("budget_used_up", true), ("budget_used_up", true)];
+    assert_eq!(told, expected.map(|(error, refused)| (json!(error), json!(refused))));
+}
+
+/// What a request has a model read that is not in it is set aside too.
+#[test]
+fn input_that_is_kept_elsewhere_is_set_aside() {
+    let world = World::new();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let provider = Provider::start(move |got, stream| {
+        let _ = wait.lock().unwrap().recv();
+        message(got, stream);
+    });
+    set_up(&world, &provider, "");
+    amend(&world, "max_output = 100\n", "max_output = 100\nmax_input = 5000\n");
+    let id = world.create(&["--grant", "llm:chat", "--budget-tokens", "9000"]);
+    let body =
+        "BODY={\"model\":\"small\",\"messages\":[{\"content\":[{\"source\":{\"\\u0066ile_id\":\"f\"}}]}]}";
+    world.json(&["exec", "-d", "-e", body, &id, "--", "sh", "-c", ASK]);
+    until("one is under way", || provider.got().len() == 1);
+    let ran = world.json(&["exec", "-e", body, &id, "--", "sh", "-c", ASK]);
+    assert!(ran["stdout"].as_str().unwrap().contains("budget of 9000 tokens"), "{ran}");
+    go_on.send(()).unwrap();
+    until("it is told", || calls(&world, &id).len() == 2);
+    // What is in the request is set aside as it is.
+    go_on.send(()).unwrap();
+    let ran = world.shell(&id, ASK);
+    assert!(ran["stdout"].as_str().unwrap().contains("msg_1"), "{ran}");
+}
+
+/// Bodies that come slowly, once there was more than a little of them.
+#[test]
+fn slow_bodies_hold_nobody_up() {
+    let world = World::new();
+    let provider = Provider::start(message);
+    set_up(&world, &provider, "");
+    let script = "import os, socket, time
+held = []
+for length in ('Content-Length: 31000000', 'Transfer-Encoding: chunked'):
+    s = socket.create_connection(('gateway.belljar', 80), timeout=30); held.append(s)
+    s.sendall(f'POST /anthropic/v1/messages HTTP/1.1\\r\\nHost: gateway.belljar\\r\\nx-api-key: {os.environ[\"BELLJAR_TOKEN\"]}\\r\\n{length}\\r\\n\\r\\n'.encode())
+    some = b' ' * 140000
+    s.sendall(b'%x\\r\\n%s\\r\\n' % (len(some), some) if 'chunked' in length else some)
+open('held', 'w').close()
+time.sleep(60)";
+    for _ in 0..9 {
+        let id = world.create(&["--grant", "llm:chat"]);
+        world.json(&["exec", "-d", "--timeout", "60s", &id, "--", "python3", "-c", script]);
+        until("they are held", || world.shell(&id, "test -e held")["exit_code"] == 0);
+    }
+    let id = world.create(&["--grant", "llm:chat"]);
+    let ask = "(printf '{\"model\":\"small\",\"x\":\"'; head -c 20000000 /dev/zero | tr '\\0' x; printf '\"}') > body; \
+        curl -sS --max-time 30 -H \"x-api-key: $BELLJAR_TOKEN\" -d @body $ANTHROPIC_BASE_URL/v1/messages | head -c 3000";
+    let ran = world.shell(&id, ask);
+    assert!(ran["stdout"].as_str().unwrap().contains("you said"), "{ran}");
+}
+
+/// What was read as JSON is JSON to whoever gets it; and credentials are found however they are written.
+#[test]
+fn what_goes_on_is_what_was_read() {
+    let world = World::new();
+    let provider = Provider::start(|_, stream| send(stream, "200 OK", "{}"));
+    let more = format!(
+        "[operations.\"data:write\"]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{0}\"\nsecret = \"key\"\nheader = \"x-key\"\nmethods = [\"POST\"]\n\
+         paths = [\"/v1/*\"]\ndeny = [\"danger\"]\n\
+         [operations.\"llm:gem\"]\nkind = \"gemini\"\nupstream = \"http://127.0.0.1:{0}\"\nsecret = \"key\"\n\
+         [operations.\"llm:open\"]\nkind = \"openai-chat\"\nupstream = \"http://127.0.0.1:{0}\"\nsecret = \"key\"\nmodels = [\"small\"]\n",
+        provider.port
+    );
+    set_up(&world, &provider, &more);
+    let id = world.create(&["--grant", "data:write", "--grant", "llm:gem", "--grant", "llm:open"]);
+    let ask = |words: &str| {
+        let script = format!("curl -sS -w ' %{{http_code}}' -H \"x-api-key: $BELLJAR_TOKEN\" {words}");
+        world.shell(&id, &script)["stdout"].as_str().unwrap().to_owned()
+    };
+    let form =
+        "-H 'Content-Type: application/x-www-form-urlencoded' -H 'X_Key: own' -H 'Authorization_: own'";
+    assert_eq!(
+        ask(&format!("{form} -d '{{\"a\":\"&danger=1\"}}' $BELLJAR_GATEWAY/data/write/v1/x")),
+        "{} 200"
+    );
+    let got = provider.got().pop().unwrap();
+    assert_eq!((got.header("content-type"), got.header("x-key")), (Some("application/json"), Some(KEY)));
+    assert!(!format!("{got:?}").contains("own"), "{got:?}");
+    let query = "?alt=sse&%6bey=ATT&KEY=ATT&access_token=ATT";
+    assert_eq!(
+        ask(&format!("-d '{{}}' \"$BELLJAR_GATEWAY/gemini/v1beta/models/g:generateContent{query}\"")),
+        "{} 200"
+    );
+    let got = provider.got().pop().unwrap();
+    assert!(got.line.contains("?alt=sse ") && !format!("{got:?}").contains("ATT"), "{got:?}");
+    let count = provider.got().len();
+    let chat = "$BELLJAR_GATEWAY/openai/v1/chat/completions";
+    for words in [
+        format!("-d '{{\"model\":\"small\",\"models\":[\"large\"]}}' {chat}"),
+        format!("-d '{{\"model\":\"small\",\"api_base\":\"http://server.test\"}}' {chat}"),
+        format!("-d '{{\"model\":\"small\",\"enable_search\":true}}' {chat}"),
+        format!("-d '{{\"model\":\"small\"}}' '{chat}?%6dodel=large'")
+            .replace("'$BELLJAR_GATEWAY", "$BELLJAR_GATEWAY'"),
+    ] {
+        let said = ask(&words);
+        assert!(said.ends_with(" 400") && said.contains("Belljar refused"), "{words}: {said}");
+    }
+    assert_eq!(provider.got().len(), count);
+}

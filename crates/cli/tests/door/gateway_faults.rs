@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::Shutdown;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::opened::{Server, create, said};
 use crate::provider::{ASK, KEY, Provider, amend, calls, gateway, gateway_now, message, send, set_up};
@@ -61,6 +62,39 @@ fn what_a_provider_may_have_done_counts() {
         ("budget_used_up", false),
     ];
     assert_eq!(told, expected.map(|(word, counts)| (word.to_owned(), counts)));
+}
+
+/// Whoever kills the gateway while it works has not got the work for nothing.
+#[test]
+fn calls_that_are_under_way_when_the_gateway_dies_count() {
+    let world = World::new();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let provider = Provider::start(move |got, stream| {
+        let _ = wait.lock().unwrap().recv();
+        message(got, stream);
+    });
+    set_up(&world, &provider, "");
+    for victim in ["gateway", "supervisor"] {
+        let asked = provider.got().len();
+        let id = world.create(&["--grant", "llm:chat", "--budget-requests", "1"]);
+        world.json(&["exec", "-d", "--timeout", "60s", &id, "--", "sh", "-c", ASK]);
+        until("it is asked", || provider.got().len() == asked + 1);
+        let pid = if victim == "gateway" { gateway(&world) } else { world.door("supervisor").unwrap() };
+        processes::send(pid, rustix::process::Signal::KILL);
+        until("it is gone", || gateway_now(&world) != Some(pid) && world.door("supervisor") != Some(pid));
+        go_on.send(()).unwrap();
+        let mut ran = serde_json::Value::Null;
+        until("there is another", || {
+            ran = world.shell(&id, ASK);
+            said(&ran).contains("Belljar refused")
+        });
+        assert!(said(&ran).contains("budget of 1 requests"), "{victim}: {ran}");
+        assert_eq!(provider.got().len(), asked + 1, "{victim}");
+        let first = &world.json(&["calls", &id])["calls"][0];
+        assert!(first["error"].as_str().unwrap().contains("nobody knows how it ended"), "{victim}: {first}");
+        assert!(first["counted_tokens"].as_u64() >= Some(100), "{victim}: {first}");
+    }
 }
 
 /// A key is not sent before it is known to whom.
@@ -148,7 +182,10 @@ fn a_token_does_not_outlive_its_sandbox() {
     let heir = world.create(&["--grant", "llm:chat"]);
     let kill_the_door = || {
         let parts = [gateway_now(&world), world.door("worker"), world.door("supervisor")];
-        parts.into_iter().flatten().for_each(|pid| processes::send(pid, rustix::process::Signal::KILL));
+        for pid in parts.into_iter().flatten().filter_map(rustix::process::Pid::from_raw) {
+            // Each may be gone with another.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
     };
     let with =
         |token: &str| world.json(&["exec", "-e", &format!("TOKEN={token}"), &heir, "--", "sh", "-c", ASK]);
@@ -203,7 +240,7 @@ fn tokens_that_cannot_be_read_grant_nothing() {
     assert!(said(&world.shell(&id, ASK)).contains("msg_1"), "what was good is good again");
 }
 
-/// While there is no room to write anything down calls go on, and when there is some they have counted.
+/// What cannot be written down is not done; and once there is room again, it goes on with all that had counted.
 #[test]
 fn a_full_disk_makes_no_call_free() {
     let world = World::new();
@@ -212,34 +249,34 @@ fn a_full_disk_makes_no_call_free() {
     let mount = ["-t", "tmpfs", "-o", "size=64m", "small"];
     assert!(Command::new("mount").args(mount).arg(home).status().unwrap().success());
     set_up(&world, &provider, "");
-    let id = world.create(&["--grant", "llm:chat", "--budget-requests", "60"]);
-    let forever = format!("while sleep 0.2; do {ASK} >/dev/null; done");
+    let id = world.create(&["--grant", "llm:chat", "--budget-requests", "40"]);
+    let forever = format!("while sleep 0.1; do {ASK} > said; grep -o 'written down' said >> refused; done");
     world.json(&["exec", "-d", "--timeout", "600s", &id, "--", "sh", "-c", &forever]);
-    let more = |count: usize| {
-        let before = provider.got().len();
-        until("there are more calls", || provider.got().len() >= before + count);
-    };
-    more(1);
+    let asked = |count: usize| until("there are more calls", || provider.got().len() >= count);
+    asked(1);
     let filler = home.join("filler");
     let full = fs::write(&filler, vec![1; 80 << 20]).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{full}");
     // Until what was left of a page is used up too.
-    until("nothing is written down any more", || {
-        more(1);
-        let log = fs::read_to_string(home.join("door.log")).unwrap_or_default();
-        log.contains("cannot write down") || calls(&world, &id).len() + 5 < provider.got().len()
+    let mut last = 0;
+    until("no more calls are made", || {
+        let (now, before) = (provider.got().len(), last);
+        last = now;
+        std::thread::sleep(Duration::from_secs(1));
+        before == now
     });
-    more(3);
-    let written = calls(&world, &id).len();
-    fs::remove_file(&filler).unwrap();
-    until("it is written down again", || calls(&world, &id).len() > written);
     processes::send(world.door("supervisor").unwrap(), rustix::process::Signal::KILL);
+    fs::remove_file(&filler).unwrap();
+    // Whoever asks about it has the door be there again.
+    world.json(&["calls", &id]);
+    asked(last + 1);
+    assert!(said(&world.shell(&id, "cat refused")).contains("written down"));
     let totals = || {
         world.json(&["calls", &id]);
         world.json(&["stats", &id])["sandboxes"][0]["stats"]["gateway"].clone()
     };
     until("more is refused", || totals()["refused"].as_u64() >= Some(5));
-    assert_eq!((totals()["calls"].as_u64(), provider.got().len()), (Some(60), 60));
+    assert_eq!((totals()["calls"].as_u64(), provider.got().len()), (Some(40), 40));
     assert!(world.run(&["rm", "-f", &id]).status.success());
     processes::send(world.door("supervisor").unwrap(), rustix::process::Signal::KILL);
     assert!(Command::new("umount").arg("--lazy").arg(home).status().unwrap().success());

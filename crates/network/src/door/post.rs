@@ -41,7 +41,11 @@ struct State {
 /// What a gateway must know, when it comes: the orders about all sandboxes; and who hears of calls.
 pub(super) trait Books: Send + Sync + 'static {
     fn introductions(&self) -> Vec<Order>;
+    /// A call begins: whether that is written down.
+    fn began(&self, sandbox: &SandboxId, call: Call) -> bool;
     fn called(&self, sandbox: &SandboxId, call: Call);
+    /// The gateway is gone, and whatever it was doing with it.
+    fn gone(&self);
 }
 
 impl Post {
@@ -166,6 +170,10 @@ impl Post {
         let hear = async {
             while let Some(word) = channel.receive_word::<Word>().await? {
                 match word {
+                    Word::Began { sandbox, call, serial } => {
+                        let is_written = books.began(&sandbox, *call);
+                        channel.send(&Order::Noted { serial, is_written }, &[]).await?;
+                    }
                     Word::Called { sandbox, call } => books.called(&sandbox, *call),
                     Word::Done { serial } => {
                         if let Some(waiting) = self.state().waiting.remove(&serial) {
@@ -178,6 +186,7 @@ impl Post {
         };
         let heard = tokio::try_join!(tell, hear).map(|((), never): ((), ())| never);
         let _ = child.kill().await;
+        books.gone();
         heard
     }
 }

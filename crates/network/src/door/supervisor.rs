@@ -205,6 +205,25 @@ impl Books for Supervisor {
             tracing::error!(%sandbox, %error, "cannot write down a call");
         }
     }
+
+    fn began(&self, sandbox: &SandboxId, call: Call) -> bool {
+        let mut state = self.state();
+        let customer = state.kept.get_mut(sandbox).and_then(|kept| kept.customer.as_mut());
+        let Some(customer) = customer else { return false };
+        match customer.calls.begin(call) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%sandbox, %error, "a call is not made: it cannot be written down");
+                false
+            }
+        }
+    }
+
+    fn gone(&self) {
+        let mut state = self.state();
+        let State { kept, tenants, .. } = &mut *state;
+        kept.values_mut().for_each(|kept| kept.give_up_calls(&self.home, tenants));
+    }
 }
 
 impl State {
@@ -240,6 +259,14 @@ impl State {
 }
 
 impl Kept {
+    /// Counts calls of which nothing will be heard any more.
+    fn give_up_calls(&mut self, home: &Path, tenants: &mut Tenants) {
+        let lost = self.customer.as_mut().map(|customer| customer.calls.give_up()).unwrap_or_default();
+        if let Some(tenant) = &self.tenant {
+            lost.into_iter().for_each(|spent| tenants.spent(home, tenant, spent));
+        }
+    }
+
     /// Hosts that the gateway asks for it, by one of its tokens or another.
     fn brought(&self) -> Vec<HostName> {
         let tokens = self.customer.iter().flat_map(|customer| &customer.tokens);
@@ -508,6 +535,10 @@ impl Supervisor {
         {
             let mut state = self.state();
             kept.tenant = found.map(|found| state.tenants.note(found));
+            if !state.kept.contains_key(sandbox) {
+                // Those of a door before this one.
+                kept.give_up_calls(&self.home, &mut state.tenants);
+            }
             if kept.customer.is_some() {
                 self.post.need();
             }
@@ -531,6 +562,7 @@ impl Supervisor {
         self.post.mention(gateway::message::Order::Forget { sandbox: sandbox.clone() }).await;
         let kept = self.state().kept.remove(sandbox);
         if let Some(mut kept) = kept {
+            kept.give_up_calls(&self.home, &mut self.state().tenants);
             kept.moved.complete = true;
             kept.write_moved(&self.directory(sandbox));
         }

@@ -36,6 +36,8 @@ pub(super) struct Open {
     pub(super) told: Call,
     pub(super) began: Instant,
     pub(super) aside: Option<Aside>,
+    /// Whether something of it may have been sent on.
+    pub(super) is_sent: bool,
     /// Whether it was asked, and what was answered is not known.
     pub(super) is_unanswered: bool,
     pub(super) _place: Option<Place>,
@@ -43,7 +45,7 @@ pub(super) struct Open {
 
 impl Open {
     pub(super) fn refuse(mut self, wire: Option<Wire>, cause: Cause) -> Reply {
-        self.told.refused = !cause.is_upstream();
+        self.told.refused = !cause.is_upstream() && !self.is_sent;
         self.is_unanswered = cause.is_unanswered();
         self.told.error = Some(match self.told.error.take() {
             Some(why) => format!("{}: {why}", cause.as_str()),
@@ -60,6 +62,17 @@ impl Open {
         }
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::FORBIDDEN);
         reply(status, headers, Bytes::from(answer.body))
+    }
+
+    /// What is to be believed of it, should nobody ever say more.
+    pub(super) fn as_it_may_end(&self, most: Spent) -> Call {
+        Call {
+            free: false,
+            error: Some("nobody knows how it ended: the gateway died while it was under way".into()),
+            counted_tokens: most.tokens,
+            counted_nano_dollars: most.nano_dollars,
+            ..self.told.clone()
+        }
     }
 
     /// Passes an answer on.
@@ -89,6 +102,8 @@ impl Open {
         head.extensions.clear();
         let reader = wire.map(Reader::new);
         let redactor = Redactor::new(keys.iter().map(String::as_str));
+        // One that has none is not asked for it.
+        let is_over = body.is_end_stream();
         let passing = Passing {
             body,
             redactor,
@@ -96,7 +111,7 @@ impl Open {
             prices,
             late: Box::pin(tokio::time::sleep(timeout)),
             timeout,
-            is_over: false,
+            is_over,
             open: self,
         };
         Response::from_parts(head, passing.boxed_unsync())
@@ -122,6 +137,9 @@ impl Drop for Open {
         if let Some(aside) = self.aside.take() {
             self.count(aside.most);
             aside.settle(Spent::of(&self.told));
+        }
+        if self.told.status == 0 && self.told.error.is_none() {
+            self.told.error = Some("the caller broke off before there was an answer".into());
         }
         self.told.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.gateway.tell(&self.sandbox, self.told.clone());

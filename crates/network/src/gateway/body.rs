@@ -1,9 +1,10 @@
 //! The body of a request: one object of JSON, of which only what is looked at is understood. Everything else stays as it was sent,
 //! to the byte.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -20,13 +21,18 @@ pub enum BadBody {
     /// Servers take the first, or the last, or either whatever its case.
     #[error("the body has the member `{0}` twice, or in two spellings")]
     Twice(String),
+    /// What should be a word or a number is as long as a book.
+    #[error("the member `{0}` of the body is too long")]
+    TooLong(String),
     /// Servers may take it for another name.
     #[error("the body has a member whose name is not plain")]
     Name,
 }
 
-/// The most members that are read.
+/// The most members, or items of a list, that are read.
 const MOST: usize = 1024;
+/// The longest value that is understood: each takes a hundred times its length.
+pub(super) const LONGEST: usize = 64 << 10;
 
 impl Members {
     /// Reads a body.
@@ -65,15 +71,26 @@ impl Members {
         self.0.iter().position(|(own, _)| is_same(own, name))
     }
 
-    /// What a member says; dots lead into objects. It is found in whatever spelling a server may find it.
+    /// What a member says, which is a word or a number; dots lead into objects. It is found in whatever spelling a server may find it.
     pub fn get(&self, path: &str) -> Result<Option<Value>, BadBody> {
         let (name, rest) = split(path);
         let Some(place) = self.place(name) else { return Ok(None) };
-        let raw = &self.0[place].1;
+        let raw = self.0[place].1.get();
         match rest {
-            Some(rest) => Self::parse(raw.get().as_bytes())?.get(rest),
+            Some(rest) => Self::parse(raw.as_bytes())?.get(rest),
+            None if raw.len() > LONGEST => Err(BadBody::TooLong(name.to_owned())),
             // What cannot be read here may be read elsewhere.
-            None => serde_json::from_str(raw.get()).map(Some).map_err(wrong),
+            None => serde_json::from_str(raw).map(Some).map_err(wrong),
+        }
+    }
+
+    /// Whether there is such a member, whatever it says.
+    pub fn has(&self, path: &str) -> Result<bool, BadBody> {
+        let (name, rest) = split(path);
+        match (self.place(name), rest) {
+            (None, _) => Ok(false),
+            (Some(place), Some(rest)) => Self::parse(self.0[place].1.get().as_bytes())?.has(rest),
+            (Some(_), None) => Ok(true),
         }
     }
 
@@ -84,20 +101,20 @@ impl Members {
         mut is_kept: impl FnMut(&Self) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let Some(place) = self.place(name) else { return Ok(false) };
-        let items: Option<Vec<Box<RawValue>>> =
+        let Items(items) =
             serde_json::from_str(self.0[place].1.get()).map_err(|error| E::from(wrong(error)))?;
-        let items = items.unwrap_or_default();
         let mut kept = Vec::with_capacity(items.len());
         for item in &items {
             if is_kept(&Self::parse(item.get().as_bytes())?)? {
                 kept.push(item.get());
             }
         }
+        let is_empty = kept.is_empty();
         if kept.len() < items.len() {
             let text = format!("[{}]", kept.join(","));
             self.0[place].1 = RawValue::from_string(text).map_err(|error| E::from(wrong(error)))?;
         }
-        Ok(kept.is_empty())
+        Ok(is_empty)
     }
 
     /// Has a member say this, or be gone where it is null; objects on the way are made.
@@ -159,6 +176,115 @@ fn wrong(error: serde_json::Error) -> BadBody {
     BadBody::NotAnObject(error.to_string())
 }
 
+/// Whether one of these is the name of a member, however deep, in whatever spelling.
+pub fn mentions(body: &[u8], names: &[&str]) -> bool {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let mut found = false;
+    // What is no JSON is refused by others.
+    let _ = Mention { names, found: &mut found }.deserialize(&mut reader);
+    found
+}
+
+/// Goes through everything, and keeps nothing.
+struct Mention<'a> {
+    names: &'a [&'a str],
+    found: &'a mut bool,
+}
+
+impl Mention<'_> {
+    fn next(&mut self) -> Mention<'_> {
+        Mention { names: self.names, found: self.found }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Mention<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Mention<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("anything")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            *self.found |= self.names.iter().any(|own| is_same(own, &name));
+            map.next_value_seed(self.next())?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(self.next())?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// The items of a list, where they stand; none of `null`.
+#[derive(Default)]
+struct Items<'de>(Vec<&'de RawValue>);
+
+impl<'de> Deserialize<'de> for Items<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reading;
+
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Items<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list")
+            }
+
+            fn visit_unit<E>(self) -> Result<Items<'de>, E> {
+                Ok(Items::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Items<'de>, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    if items.len() == MOST {
+                        return Err(serde::de::Error::custom(format!("more than {MOST} items")));
+                    }
+                    items.push(item);
+                }
+                Ok(Items(items))
+            }
+        }
+
+        deserializer.deserialize_any(Reading)
+    }
+}
+
 struct Reader;
 
 impl<'de> Visitor<'de> for Reader {
@@ -183,6 +309,33 @@ impl<'de> Visitor<'de> for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_long_is_not_understood() {
+        let many = format!("[{}]", vec!["{}"; 100_000].join(","));
+        let text = format!(r#"{{"model":{many},"tools":{many},"deep":{{"x":{many}}}}}"#);
+        let mut members = Members::parse(text.as_bytes()).unwrap();
+        assert_eq!(members.get("model"), Err(BadBody::TooLong("model".into())));
+        assert_eq!(members.get("deep.x"), Err(BadBody::TooLong("x".into())));
+        assert_eq!(
+            (members.has("model"), members.has("deep.x"), members.has("deep.y")),
+            (Ok(true), Ok(true), Ok(false))
+        );
+        let error = members.retain("tools", |_| Ok::<_, BadBody>(true)).unwrap_err();
+        assert!(error.to_string().contains("more than 1024 items"), "{error}");
+    }
+
+    #[test]
+    fn names_are_found_wherever_they_are() {
+        for (text, found) in [
+            (r#"{"a":{"b":[1,{"file_id":2}]}}"#, true),
+            (r#"{"a":[{"\u0066ileId":null}]}"#, true),
+            (r#"{"a":"file_id","b":[["file_id"]]}"#, false),
+            (r#"{"a":[{"x":1.5},true,null,-1]"#, false),
+        ] {
+            assert_eq!(mentions(text.as_bytes(), &["previous", "file_id"]), found, "{text}");
+        }
+    }
 
     #[test]
     fn what_is_not_looked_at_stays_as_it_was() {

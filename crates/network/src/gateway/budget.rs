@@ -20,7 +20,7 @@ pub struct Spent {
 impl Spent {
     /// What a call cost, as far as that is known.
     pub fn of(call: &Call) -> Self {
-        let made = !call.refused;
+        let made = !call.refused && !call.free;
         Self {
             requests: u64::from(made),
             tokens: call.counted_tokens,

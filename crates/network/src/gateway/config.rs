@@ -24,6 +24,8 @@ pub const MAX_SIZE: u64 = 1 << 20;
 
 /// The longest body of a request, unless an operation says otherwise.
 const MAX_BODY: ByteSize = ByteSize(32 << 20);
+/// How much a model may read that is kept elsewhere, likewise.
+const MAX_INPUT: u64 = 200_000;
 /// How long an upstream may say nothing, likewise.
 const TIMEOUT: Span = Span(Duration::from_secs(600));
 
@@ -91,6 +93,7 @@ struct OperationText {
     #[serde(default)]
     at_most: BTreeMap<String, u64>,
     max_output: Option<u64>,
+    max_input: Option<u64>,
     allow: Option<Vec<String>>,
     #[serde(default)]
     deny: Vec<String>,
@@ -233,6 +236,7 @@ impl Config {
             models: text.models,
             pin,
             at_most: text.at_most,
+            max_input: text.max_input.unwrap_or(MAX_INPUT),
             max_output: text.max_output,
             allow: text.allow,
             deny: text.deny,

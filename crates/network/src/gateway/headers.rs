@@ -39,9 +39,10 @@ pub(super) fn credentials(
     }
     let mut rest: Vec<&str> = Vec::new();
     for part in query.into_iter().flat_map(|query| query.split('&')) {
-        match part.strip_prefix("key=").filter(|_| in_query) {
-            Some(key) => found.push(key.to_owned()),
-            None => rest.push(part),
+        match (in_query, part.split_once('=')) {
+            (true, Some(("key", key))) => found.push(key.to_owned()),
+            (true, _) if is_credential(part) => {}
+            _ => rest.push(part),
         }
     }
     found.dedup();
@@ -50,6 +51,40 @@ pub(super) fn credentials(
     }
     let rest = (!rest.is_empty()).then(|| rest.join("&"));
     Ok((found.pop(), rest))
+}
+
+/// The name of a part of a query, however it is written.
+pub(super) fn name_of(part: &str) -> String {
+    let name = part.split('=').next().unwrap_or_default();
+    let (mut bytes, mut plain) = (name.bytes(), Vec::new());
+    while let Some(byte) = bytes.next() {
+        let mut digits = bytes.clone();
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        match (byte, digit(digits.next()), digit(digits.next())) {
+            (b'%', Some(high), Some(low)) => {
+                bytes = digits;
+                plain.push((high * 16 + low) as u8);
+            }
+            _ => plain.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&plain).to_ascii_lowercase()
+}
+
+/// Whether a part of a query says who somebody is, to a provider that reads it there.
+fn is_credential(part: &str) -> bool {
+    matches!(name_of(part).as_str(), "key" | "api_key" | "access_token" | "oauth_token")
+}
+
+/// A query without what says who somebody is.
+pub(super) fn without_credentials(query: &str) -> Option<String> {
+    let rest: Vec<&str> = query.split('&').filter(|part| !is_credential(part)).collect();
+    (!rest.is_empty()).then(|| rest.join("&"))
+}
+
+/// Whether a body is packed, by what its headers say.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get_all(header::CONTENT_ENCODING).iter().any(|value| value != "identity")
 }
 
 /// Headers about one connection only.
@@ -69,8 +104,15 @@ pub(super) fn is_hop(name: &str) -> bool {
     HOP.contains(&name)
 }
 
+/// Whether some servers take one name of a header for the other.
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    one.replace('_', "-").trim_end_matches('-').eq_ignore_ascii_case(other)
+}
+
 /// Headers of a request that do not go on: about the connection, about who somebody is, and about ways.
 pub(super) fn is_dropped(name: &str) -> bool {
+    let plain = name.replace('_', "-");
+    let name = plain.trim_end_matches('-');
     is_hop(name)
         || TOKEN_HEADERS.contains(&name)
         || name.starts_with("x-forwarded-")

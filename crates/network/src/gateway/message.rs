@@ -15,6 +15,8 @@ pub(crate) enum Order {
     Forget { sandbox: SandboxId },
     /// There is another worker; the channel to it comes along.
     Worker,
+    /// That a call begins is written down, or cannot be.
+    Noted { serial: u64, is_written: bool },
     /// Say [`Word::Done`] after everything that was to be said before.
     Sync { serial: u64 },
 }
@@ -25,6 +27,8 @@ pub(crate) enum Order {
 pub(crate) enum Word {
     /// Everything that was ordered before is done, and everything said.
     Done { serial: u64 },
+    /// A call begins, and counts as this should nothing else be heard of it; answered with [`Order::Noted`].
+    Began { sandbox: SandboxId, call: Box<Call>, serial: u64 },
     /// A call is over.
     Called { sandbox: SandboxId, call: Box<Call> },
 }

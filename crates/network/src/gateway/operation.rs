@@ -7,6 +7,7 @@ use belljar_core::{HostName, Method, OperationName, PathPattern, plain_path};
 use serde_json::Value;
 
 use super::body::{BadBody, Members};
+use super::headers::name_of;
 use super::kind::{CallKind, Kind};
 use super::price::Prices;
 
@@ -37,6 +38,8 @@ pub struct Operation {
     pub at_most: BTreeMap<String, u64>,
     /// How much a model may say at most.
     pub max_output: Option<u64>,
+    /// How much it may read at most that is not in the request itself.
+    pub max_input: u64,
     /// The members that may be there; any where nothing is said.
     pub allow: Option<Vec<String>>,
     /// Members that may not be there.
@@ -267,6 +270,14 @@ impl Operation {
             let members = self.prepare_body(body, &mut prepared)?;
             prepared.body = Some(members.write());
         }
+        if kind == CallKind::Model {
+            let names = sent.query.into_iter().flat_map(|query| query.split('&')).map(name_of);
+            if let Some(name) =
+                names.into_iter().find(|name| name == "model" || ELSEWHERE.contains(&name.as_str()))
+            {
+                return Err(NotAllowed::Parameter(name));
+            }
+        }
         let query = sent.query.map(|query| format!("?{query}")).unwrap_or_default();
         prepared.target = format!("{}{path}{query}", self.upstream.base);
         Ok(prepared)
@@ -281,7 +292,7 @@ impl Operation {
             }
         }
         for name in &self.deny {
-            if members.get(name)?.is_some() {
+            if members.has(name)? {
                 return Err(NotAllowed::Parameter(name.clone()));
             }
         }
@@ -293,6 +304,11 @@ impl Operation {
             bound(&mut members, name, *most)?;
         }
         if prepared.kind == CallKind::Model {
+            for name in ELSEWHERE {
+                if members.has(name)? {
+                    return Err(NotAllowed::Parameter(name.into()));
+                }
+            }
             if !self.hosted_tools {
                 self.take_out_tools(&mut members)?;
             }
@@ -322,7 +338,7 @@ impl Operation {
     /// model goes on without; what has no other purpose is refused.
     fn take_out_tools(&self, members: &mut Members) -> Result<(), NotAllowed> {
         for name in RUN_BY_PROVIDERS {
-            if members.get(name)?.is_some() {
+            if members.has(name)? {
                 return Err(NotAllowed::Parameter(name.into()));
             }
         }
@@ -348,7 +364,7 @@ impl Operation {
         };
         let is_own = |own: &&str| kind == **own || kind.strip_prefix(*own).is_some_and(dated);
         // Where it says where it is run, that may be at the provider.
-        Ok(RUN_BY_CLIENTS.iter().any(is_own) && tool.get("environment")?.is_none())
+        Ok(RUN_BY_CLIENTS.iter().any(is_own) && !tool.has("environment")?)
     }
 
     /// Bounds how much a model may say, and tells that.
@@ -377,7 +393,12 @@ impl Operation {
 }
 
 /// What has the provider reach something by itself.
-const RUN_BY_PROVIDERS: [&str; 3] = ["mcp_servers", "web_search_options", "plugins"];
+const RUN_BY_PROVIDERS: [&str; 5] =
+    ["mcp_servers", "web_search_options", "plugins", "search_parameters", "enable_search"];
+
+/// What has a router ask another model, or another provider.
+const ELSEWHERE: [&str; 6] =
+    ["models", "fallbacks", "api_base", "base_url", "api_key", "custom_llm_provider"];
 
 /// Tools that whoever asks runs itself.
 const RUN_BY_CLIENTS: [&str; 9] = [

@@ -1,18 +1,23 @@
 //! The process that holds the keys. It hears a supervisor, and callers whom the door's worker brings.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
+use belljar_core::{Call, SandboxId};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::config::{self, Config};
+use super::customer::locked;
 use super::message::{Order, Visit, Word};
-use super::service::Gateway;
+use super::service::{Gateway, Ledger};
 use super::upstream::Client;
 use crate::channel::Channel;
 
@@ -34,15 +39,9 @@ pub fn run(home: &Path, channel: OwnedFd) -> io::Result<()> {
     let config = configuration(home).map_err(io::Error::other)?;
     let client = Client::new();
     let (words, said) = mpsc::unbounded_channel();
-    let ledger = {
-        let words = words.clone();
-        // Nobody hears it once the supervisor is gone.
-        Box::new(move |sandbox: &_, call| {
-            let call = Box::new(call);
-            drop(words.send(Word::Called { sandbox: Clone::clone(sandbox), call }));
-        })
-    };
-    let gateway = Arc::new(Gateway::new(config, client, ledger));
+    let ledger =
+        Arc::new(Told { words: words.clone(), waiting: Mutex::default(), serial: AtomicU64::new(0) });
+    let gateway = Arc::new(Gateway::new(config, client, ledger.clone()));
     for (name, wrong) in gateway.missing() {
         tracing::warn!(secret = name, wrong, "a key is missing");
     }
@@ -52,13 +51,46 @@ pub fn run(home: &Path, channel: OwnedFd) -> io::Result<()> {
         .enable_all()
         .max_blocking_threads(64)
         .build()?;
-    let worked = runtime.block_on(work(gateway, channel, (words, said)));
+    let worked = runtime.block_on(work((gateway, ledger), channel, (words, said)));
     runtime.shutdown_background();
     worked
 }
 
+/// Tells the supervisor of calls.
+struct Told {
+    words: mpsc::UnboundedSender<Word>,
+    /// Calls that have not begun before that is written down.
+    waiting: Mutex<HashMap<u64, oneshot::Sender<bool>>>,
+    serial: AtomicU64,
+}
+
+impl Told {
+    fn noted(&self, serial: u64, is_written: bool) {
+        if let Some(waiting) = locked(&self.waiting).remove(&serial) {
+            // Whoever asked may be gone.
+            let _ = waiting.send(is_written);
+        }
+    }
+}
+
+#[async_trait]
+impl Ledger for Told {
+    async fn began(&self, sandbox: &SandboxId, call: Call) -> bool {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let (noted, written) = oneshot::channel();
+        locked(&self.waiting).insert(serial, noted);
+        let word = Word::Began { sandbox: sandbox.clone(), call: Box::new(call), serial };
+        self.words.send(word).is_ok() && written.await.unwrap_or(false)
+    }
+
+    fn ended(&self, sandbox: &SandboxId, call: Call) {
+        // Nobody hears it once the supervisor is gone.
+        drop(self.words.send(Word::Called { sandbox: sandbox.clone(), call: Box::new(call) }));
+    }
+}
+
 async fn work(
-    gateway: Arc<Gateway>,
+    (gateway, told): (Arc<Gateway>, Arc<Told>),
     channel: OwnedFd,
     (words, mut said): (mpsc::UnboundedSender<Word>, mpsc::UnboundedReceiver<Word>),
 ) -> io::Result<()> {
@@ -70,6 +102,7 @@ async fn work(
                 None => return Ok(()),
                 Some((Order::Introduce { sandbox, introduction }, _)) => gateway.introduce(sandbox, *introduction),
                 Some((Order::Forget { sandbox }, _)) => gateway.forget(&sandbox),
+                Some((Order::Noted { serial, is_written }, _)) => told.noted(serial, is_written),
                 Some((Order::Sync { serial }, _)) => drop(words.send(Word::Done { serial })),
                 Some((Order::Worker, sockets)) => {
                     if let Some(before) = reception.take() {

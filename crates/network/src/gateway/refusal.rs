@@ -73,6 +73,8 @@ pub enum Cause {
     },
     /// The gateway does not have the key that the operation needs.
     SecretMissing,
+    /// There is no room to write the call down, and what is not written down is not done.
+    NotWritten,
 }
 
 /// A request that is not served.
@@ -125,6 +127,7 @@ impl Cause {
             Self::UpstreamTimedOut { .. } => "upstream_timed_out",
             Self::UpstreamFailed { .. } => "upstream_failed",
             Self::SecretMissing => "secret_missing",
+            Self::NotWritten => "not_written",
         }
     }
 
@@ -139,6 +142,7 @@ impl Cause {
             Self::RateExceeded { .. } => 429,
             Self::UpstreamUnreachable | Self::UpstreamFailed { .. } => 502,
             Self::SecretMissing => 503,
+            Self::NotWritten => 507,
             Self::UpstreamTimedOut { .. } => 504,
         }
     }
@@ -186,6 +190,7 @@ impl Cause {
             }
             Self::UpstreamFailed { problem } => format!("the provider {problem}"),
             Self::SecretMissing => "the gateway does not have the key for it".to_owned(),
+            Self::NotWritten => "it cannot be written down, and so it is not made".to_owned(),
         }
     }
 
@@ -216,6 +221,9 @@ impl Cause {
             Self::UpstreamUnreachable => "Try again later, or go on without this call.".to_owned(),
             Self::UpstreamTimedOut { .. } | Self::UpstreamFailed { .. } => {
                 "It may have been done all the same. Try again later, or go on without this call.".to_owned()
+            }
+            Self::NotWritten => {
+                "Go on without this call. The disk of the host's data directory may be full; whoever runs it can make room.".to_owned()
             }
             Self::SecretMissing => {
                 "Trying again does not help; go on without this call. On the host `belljar gateway check` says what is missing."
@@ -344,6 +352,7 @@ mod tests {
             Cause::UpstreamTimedOut { after: Duration::from_secs(600) },
             Cause::UpstreamFailed { problem: "broke off" },
             Cause::SecretMissing,
+            Cause::NotWritten,
         ]
     }
 
@@ -386,6 +395,7 @@ mod tests {
                 ("upstream_timed_out", 504, None),
                 ("upstream_failed", 502, None),
                 ("secret_missing", 503, Some(false)),
+                ("not_written", 507, Some(false)),
             ]
         );
     }

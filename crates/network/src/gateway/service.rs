@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use belljar_core::{Call, HostName, SandboxId, Tenant, TokenRecord, plain_path};
 use bytes::{Bytes, BytesMut};
@@ -16,17 +16,18 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use super::answer::{Open, Reply, full, reply};
-use super::body::Members;
+use super::body::{Members, mentions};
 use super::budget::{Account, Spent};
 use super::config::Config;
 use super::customer::{Customer, Introduction, ROOM_EACH, TenantBudget, locked};
-use super::headers::{credentials, is_dropped};
+use super::headers::{credentials, is_dropped, is_encoded, is_same, without_credentials};
 use super::kind::{CallKind, Kind};
 use super::message::Visit;
 use super::operation::{NotAllowed, Operation, Prepared, Sent};
@@ -42,7 +43,7 @@ use crate::policy::shortened;
 /// The most tokens of a model that are set aside for a call whose bound is not known.
 const UNBOUNDED_OUTPUT: u64 = 128_000;
 /// How much of a refused request is read to its end, and for how long.
-const MOST_UNREAD: u64 = 1 << 20;
+const MOST_UNREAD: u64 = 64 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How much of bodies of all sandboxes is held at once, in kibibytes.
 const ROOM: usize = 512 << 10;
@@ -51,11 +52,34 @@ const LITTLE: u64 = 128 << 10;
 const SILENCE: Duration = Duration::from_secs(60);
 /// A body that is longer is looked into while others are served.
 const LONG_BODY: usize = 256 << 10;
-/// How many bytes of a request are at least one token, for what is set aside.
-const BYTES_PER_TOKEN: u64 = 3;
+/// How many long bodies are worked on at once.
+const LONG_WORK: usize = 2;
+/// Members by which a model is told to read what is not in the request. What is has at most as many tokens as bytes.
+const KEPT_ELSEWHERE: [&str; 14] = [
+    "previous_response_id",
+    "conversation",
+    "conversation_id",
+    "prompt_id",
+    "file_id",
+    "file_ids",
+    "file_url",
+    "file_uri",
+    "image_url",
+    "url",
+    "cached_content",
+    "container",
+    "thread_id",
+    "vector_store_ids",
+];
 
-/// Hears of every call once it is over.
-pub type Ledger = Box<dyn Fn(&SandboxId, Call) + Send + Sync>;
+/// Hears of every call.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// It begins, and counts as this should nothing else be heard of it. Whether that is written down: else it must not begin.
+    async fn began(&self, sandbox: &SandboxId, call: Call) -> bool;
+    /// It is over.
+    fn ended(&self, sandbox: &SandboxId, call: Call);
+}
 
 /// Everything the gateway knows.
 pub struct Gateway {
@@ -65,18 +89,16 @@ pub struct Gateway {
     clients: Mutex<HashMap<SandboxId, Arc<Customer>>>,
     /// The accounts of tenants, which their sandboxes share.
     tenants: Mutex<HashMap<Tenant, Arc<Mutex<Account>>>>,
-    ledger: Ledger,
+    ledger: Arc<dyn Ledger>,
+    /// Places for work on long bodies, which takes several times as much memory as they do.
+    long_work: Semaphore,
     /// Room for the bodies of all.
     room: Arc<Semaphore>,
-    /// Numbers calls.
-    calls: AtomicU64,
-    /// What the numbers of this process begin with.
-    epoch: u64,
 }
 
 impl Gateway {
     /// A gateway with its keys, which are got now.
-    pub fn new(config: Config, client: Client, ledger: Ledger) -> Self {
+    pub fn new(config: Config, client: Client, ledger: Arc<dyn Ledger>) -> Self {
         let secrets = config.secrets.iter().map(|(name, source)| (name.clone(), source.read())).collect();
         Self {
             config,
@@ -86,8 +108,7 @@ impl Gateway {
             tenants: Mutex::default(),
             ledger,
             room: Arc::new(Semaphore::new(ROOM)),
-            calls: AtomicU64::new(0),
-            epoch: now_ms(),
+            long_work: Semaphore::new(LONG_WORK),
         }
     }
 
@@ -136,7 +157,7 @@ impl Gateway {
 
     /// Has a call be heard of that is over.
     pub(super) fn tell(&self, sandbox: &SandboxId, call: Call) {
-        (self.ledger)(sandbox, call);
+        self.ledger.ended(sandbox, call);
     }
 
     /// A sandbox has ended, and all its tokens with it.
@@ -163,12 +184,11 @@ impl Gateway {
         request: Request<Incoming>,
     ) -> Reply {
         let began = Instant::now();
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let path = request.uri().path();
         let told = Call {
             seq: 0,
             time_ms: now_ms(),
-            request_id: format!("bjr_{:x}_{number:x}", self.epoch),
+            request_id: request_id(),
             exec,
             token: None,
             operation: None,
@@ -177,6 +197,7 @@ impl Gateway {
             status: 0,
             error: None,
             refused: false,
+            free: true,
             usage: None,
             is_final: false,
             nano_dollars: None,
@@ -190,6 +211,7 @@ impl Gateway {
             told,
             began,
             aside: None,
+            is_sent: false,
             is_unanswered: false,
             _place: None,
         };
@@ -226,6 +248,7 @@ impl Gateway {
         let wire = found.first().and_then(|(operation, _)| wire(operation.kind));
         let refused = |cause| Stop::Refused(wire, cause);
         let (given, query) = match host {
+            Some(_) if wire == Some(Wire::Gemini) => (None, head.uri.query().and_then(without_credentials)),
             Some(_) => (None, head.uri.query().map(str::to_owned)),
             None => {
                 credentials(&head.headers, head.uri.query(), wire == Some(Wire::Gemini)).map_err(refused)?
@@ -268,7 +291,7 @@ impl Gateway {
             return Err(Stop::Hello);
         }
         open._place = Some(customer.place(operation).map_err(refused)?);
-        let encoded = head.headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
+        let encoded = is_encoded(&head.headers);
         let length = unread.as_ref().and_then(|body| body.size_hint().exact());
         if matches!(head.method, Method::GET | Method::HEAD) && length != Some(0) {
             return Err(refused(malformed("belongs to a method that has none")));
@@ -286,11 +309,11 @@ impl Gateway {
             if encoded {
                 return Err(refused(malformed("is compressed, and cannot be looked into")));
             }
-            let body = unread.take().ok_or_else(gone)?;
-            let sizes = (length.unwrap_or(operation.max_body), operation.max_body);
-            let read = self.read(&customer, body, sizes, &mut room);
+            let body = unread.as_mut().ok_or_else(gone)?;
+            let read = self.read(&customer, body, operation.max_body, &mut room);
             let whole = tokio::time::timeout(operation.timeout, read).await;
             let whole = whole.unwrap_or_else(|_| Err(malformed("did not come in time"))).map_err(refused)?;
+            drop(unread.take());
             let prepare = || {
                 let mut prepared =
                     operation.prepare(&sent, Some(&whole)).map_err(|wrong| cause(operation, wrong))?;
@@ -300,7 +323,12 @@ impl Gateway {
                 Ok((prepared, body, asked))
             };
             // What takes long must not hold everybody up.
-            let prepared = if whole.len() > LONG_BODY { block_in_place(prepare) } else { prepare() };
+            let prepared = if whole.len() > LONG_BODY {
+                let _place = self.long_work.acquire().await.map_err(|_| gone())?;
+                block_in_place(prepare)
+            } else {
+                prepare()
+            };
             let (prepared, body, asked) = prepared.map_err(refused)?;
             question = asked;
             (prepared, Outgoing::Whole(body))
@@ -313,7 +341,9 @@ impl Gateway {
         let prices = prepared.model.as_ref().and_then(|model| operation.prices.get(model)).cloned();
         let most = match (&body, &question) {
             (Outgoing::Whole(bytes), Some(asked)) => {
-                most(&prepared, asked, bytes.len() as u64, prices.as_ref())
+                let elsewhere = if mentions(bytes, &KEPT_ELSEWHERE) { operation.max_input } else { 0 };
+                let input = (bytes.len() as u64).saturating_add(elsewhere);
+                most(&prepared, asked, input, prices.as_ref())
             }
             _ => Spent { requests: 1, ..Spent::default() },
         };
@@ -325,8 +355,17 @@ impl Gateway {
             let problem = "has no price here, and there is a budget in dollars".into();
             return Err(refused(Cause::ParameterNotAllowed { name: "model".into(), problem }));
         }
+        let (mut headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
+        if let Outgoing::Whole(_) = body {
+            // It was read as this, and must be by whoever gets it.
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
         open.aside = Some(customer.set_aside(&record, most).map_err(refused)?);
-        let (headers, keys) = self.headers(operation, &head.headers).map_err(refused)?;
+        if !self.ledger.began(&open.sandbox, open.as_it_may_end(most)).await {
+            return Err(refused(Cause::NotWritten));
+        }
+        open.told.free = false;
+        open.is_sent = true;
         let answered = self.forward(operation, &head.method, &prepared.target, headers, body).await;
         drop(room);
         let response = answered.map_err(|failed| {
@@ -334,8 +373,7 @@ impl Gateway {
             open.told.error = Some(shortened(&failed.to_string()));
             refused(unanswered(&failed, operation))
         })?;
-        let encoding = response.headers().get(header::CONTENT_ENCODING);
-        if !keys.is_empty() && encoding.is_some_and(|value| value != "identity") {
+        if !keys.is_empty() && is_encoded(response.headers()) {
             // A key could be in there, and nobody would see it.
             return Err(refused(Cause::UpstreamFailed {
                 problem: "gave an answer that cannot be looked into",
@@ -345,26 +383,29 @@ impl Gateway {
         Ok(Made { response, wire, prices, keys, timeout: operation.timeout })
     }
 
-    /// Reads a body of this size, or at most of that. A little is read before room is taken for all of it, at once, so that nobody waits
-    /// for one who waits: who only says that much will come holds nobody up.
+    /// Reads a body. After a little of it room is taken as it comes, twice as much each time: who only says that much will come, or is
+    /// slow to say it, holds nobody up. Nobody waits for room who has some, so that no two wait for each other.
     async fn read(
         &self,
         customer: &Customer,
-        mut body: Incoming,
-        (size, most): (u64, u64),
+        body: &mut Incoming,
+        most: u64,
         room: &mut Vec<OwnedSemaphorePermit>,
     ) -> Result<Bytes, Cause> {
-        let little = hold(&customer.little, size.min(LITTLE)).await?;
+        let little = hold(&customer.little, LITTLE).await?;
         let mut all = BytesMut::new();
-        while let Some(frame) = next_frame(&mut body).await? {
+        let mut held = LITTLE;
+        while let Some(frame) = next_frame(body).await? {
             let Some(data) = frame.data_ref() else { continue };
             let length = (all.len() + data.len()) as u64;
             if length > most {
                 return Err(Cause::BodyTooLarge { most });
             }
-            if length > LITTLE && room.is_empty() {
-                room.push(hold(&customer.room, size).await?);
-                room.push(hold(&self.room, size).await?);
+            while length > held {
+                for room_of in [&customer.room, &self.room] {
+                    room.push(hold_now(room_of, held)?);
+                }
+                held *= 2;
             }
             all.extend_from_slice(data);
         }
@@ -393,7 +434,7 @@ impl Gateway {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             if !is_dropped(name.as_str())
-                && operation.header.as_ref().is_none_or(|(own, _)| name != own.as_str())
+                && operation.header.as_ref().is_none_or(|(own, _)| !is_same(name.as_str(), own))
             {
                 headers.append(name.clone(), value.clone());
             }
@@ -451,9 +492,8 @@ impl Gateway {
     }
 }
 
-/// What a call may cost at most.
-fn most(prepared: &Prepared, asked: &Asked, length: u64, prices: Option<&Prices>) -> Spent {
-    let input = length / BYTES_PER_TOKEN + 1;
+/// What a call that reads so much may cost at most.
+fn most(prepared: &Prepared, asked: &Asked, input: u64, prices: Option<&Prices>) -> Spent {
     let output =
         prepared.max_output.or(asked.max_output).unwrap_or(UNBOUNDED_OUTPUT).saturating_mul(asked.answers);
     let nano_dollars = prices.and_then(|prices| prices.at_most(input, output)).map_or(0, |cost| cost.0);
@@ -526,6 +566,22 @@ fn wire(kind: Kind) -> Option<Wire> {
         Kind::Gemini => Some(Wire::Gemini),
         Kind::BraveSearch | Kind::Git | Kind::Http => None,
     }
+}
+
+/// What names a call, and says nothing of others.
+fn request_id() -> String {
+    let mut random = [0; 12];
+    // Without randomness there would be no tokens either.
+    let _ = getrandom(&mut random, GetRandomFlags::empty());
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("bjr_{digits}")
+}
+
+/// Room for so much more of a body, if there is some now.
+fn hold_now(room: &Arc<Semaphore>, size: u64) -> Result<OwnedSemaphorePermit, Cause> {
+    let kibibytes = u32::try_from(size >> 10).unwrap_or(u32::MAX);
+    let held = room.clone().try_acquire_many_owned(kibibytes);
+    held.map_err(|_| Cause::RateExceeded { retry_after: Duration::from_secs(1) })
 }
 
 /// Waits for room for a body of this size, or for all that one sandbox may have.

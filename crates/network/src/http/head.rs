@@ -288,7 +288,8 @@ fn check_upgrade(headers: &[(String, Vec<u8>)]) -> Result<(), Bad> {
 }
 
 /// Headers by which some servers take another method or another target than the request's own.
-pub(crate) const OVERRIDES: [&str; 8] = [
+pub(crate) const OVERRIDES: [&str; 9] = [
+    "x-original-method",
     "x-original-url",
     "x-rewrite-url",
     "x-original-uri",

@@ -1,11 +1,9 @@
 //! What a request asks for, as far as it bounds what the answer can cost.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::Wire;
+use crate::gateway::body::{BadBody, LONGEST, Members};
 
 /// What a request asks for. What it does not say is `None`; the provider then has its own choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Asked {
         text: &str,
         told: &mut bool,
     ) -> Result<(), Malformed> {
-        let value = || serde_json::from_str::<Value>(text).map_err(|_| malformed(name, "is not JSON"));
+        let value = || value(name, text);
         match member {
             Member::Model => self.model = string(name, &value()?)?,
             Member::Streams => self.streams = boolean(name, &value()?)?,
@@ -71,14 +69,14 @@ impl Asked {
                 self.answers = self.answers.max(number(wire, name, &value()?)?.unwrap_or(1));
             }
             Member::StreamOptions => {
-                for (inner, value) in object(name, text)? {
+                for (inner, value) in object(name, text, |inner| inner == "include_usage")? {
                     if inner == "include_usage" {
                         *told = boolean("stream_options.include_usage", &value)?;
                     }
                 }
             }
             Member::GenerationConfig => {
-                let members = object(name, text)?;
+                let members = object(name, text, |inner| generation(inner).is_some())?;
                 for (at, (inner, value)) in members.iter().enumerate() {
                     let path = format!("{name}.{inner}");
                     let Some(member) = generation(inner) else { continue };
@@ -176,37 +174,25 @@ fn number(wire: Wire, name: &str, value: &Value) -> Result<Option<u64>, Malforme
     }
 }
 
-/// The members of an object, in order and with those that come twice; none of `null`.
-fn object(name: &str, text: &str) -> Result<Vec<(String, Value)>, Malformed> {
-    let members =
-        serde_json::from_str::<Option<Members>>(text).map_err(|_| malformed(name, "is not an object"))?;
-    Ok(members.map(|members| members.0).unwrap_or_default())
+/// The members of an object that are wanted, in order; none of `null`.
+fn object(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Value)>, Malformed> {
+    if text.trim() == "null" {
+        return Ok(Vec::new());
+    }
+    let members = Members::parse(text.as_bytes()).map_err(|bad| match bad {
+        BadBody::Twice(_) => malformed(name, "has a member twice"),
+        _ => malformed(name, "is not an object"),
+    })?;
+    let wanted = members.texts().filter(|(inner, _)| wanted(inner));
+    wanted.map(|(inner, text)| Ok((inner.to_owned(), value(name, text)?))).collect()
 }
 
-struct Members(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reading;
-
-        impl<'de> Visitor<'de> for Reading {
-            type Value = Members;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(Reading)
+/// A value that is a word or a number.
+fn value(name: &str, text: &str) -> Result<Value, Malformed> {
+    if text.len() > LONGEST {
+        return Err(malformed(name, "is too long"));
     }
+    serde_json::from_str(text).map_err(|_| malformed(name, "is not JSON"))
 }
 
 #[cfg(test)]

@@ -105,7 +105,13 @@ impl Asked {
 }
 
 /// Headers that are about one connection, or that are written anew.
-const DROPPED: [&str; 10] = [
+const DROPPED: [&str; 15] = [
+    // Some servers take them for the host that is meant.
+    "forwarded",
+    "x-forwarded-host",
+    "x-forwarded-server",
+    "x-host",
+    "x-original-host",
     "connection",
     "content-length",
     "expect",
@@ -215,6 +221,7 @@ mod tests {
             ("x-own", "1"),
             ("x-kept", "2"),
             ("proxy-authorization", "secret"),
+            ("x-forwarded-host", "b.example"),
             ("transfer-encoding", "chunked"),
         ];
         for (version, uri, host) in
