@@ -88,6 +88,7 @@ mod tests {
             status: 200,
             error: None,
             refused: false,
+            free: false,
             usage: Some(usage),
             is_final: true,
             nano_dollars: Some(3_450_000),

@@ -85,6 +85,7 @@ mod tests {
             status: 200,
             error: None,
             refused,
+            free: false,
             usage,
             is_final: true,
             nano_dollars: (!refused).then_some(5),

@@ -291,12 +291,12 @@ mod tests {
             (
                 Wire::Gemini,
                 r#"{"generationConfig":{"maxOutputTokens":1,"max_output_tokens":2}}"#,
-                "generationConfig.max_output_tokens",
+                "generationConfig",
             ),
             (
                 Wire::Gemini,
                 r#"{"generationConfig":{"maxOutputTokens":1,"maxOutputTokens":2}}"#,
-                "generationConfig.maxOutputTokens",
+                "generationConfig",
             ),
             (Wire::Gemini, r#"{"generationConfig":{},"generation_config":{}}"#, "generation_config"),
             (
