@@ -20,6 +20,7 @@ mod limits;
 mod memory;
 mod nothing_else;
 mod opened;
+mod opened_attacks;
 mod rootless;
 mod tenants;
 mod tokens;

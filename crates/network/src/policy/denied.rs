@@ -66,6 +66,8 @@ pub enum Reason {
     TenantTooManyRequests,
     /// As many bytes went through today as they may move in a day.
     TenantVolumeUsedUp,
+    /// The door has as much under way as it has room for.
+    NoRoom,
 }
 
 impl Reason {
@@ -94,6 +96,7 @@ impl Reason {
             Self::TenantTooManyConnections => "tenant_too_many_connections",
             Self::TenantTooManyRequests => "tenant_too_many_requests",
             Self::TenantVolumeUsedUp => "tenant_volume_used_up",
+            Self::NoRoom => "no_room",
         }
     }
 
@@ -128,6 +131,7 @@ impl Reason {
             Self::TenantVolumeUsedUp => {
                 "all sandboxes of its tenant together have moved as many bytes today as the tenant may"
             }
+            Self::NoRoom => "the door has as much under way as it has room for",
         }
     }
 }

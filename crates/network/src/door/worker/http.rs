@@ -260,7 +260,8 @@ fn status(reason: Reason) -> &'static str {
         Reason::TooManyRequests
         | Reason::TooManyConnections
         | Reason::TenantTooManyRequests
-        | Reason::TenantTooManyConnections => "429 Too Many Requests",
+        | Reason::TenantTooManyConnections
+        | Reason::NoRoom => "429 Too Many Requests",
         _ => "403 Forbidden",
     }
 }

@@ -45,8 +45,10 @@ pub(super) struct Served {
     /// Places for connections whose TLS is open, which take memory of ours: of this sandbox, and of all.
     opened: [Arc<Semaphore>; 2],
     asking: Arc<Semaphore>,
-    /// How many were turned away since that was last told: for its own limits, and for its tenant's.
-    turned_away: [AtomicU64; 2],
+    /// Room for requests inside TLS that are under way.
+    under_way: Arc<Semaphore>,
+    /// How many were turned away since that was last told: as in [`TOLD_TOGETHER`].
+    turned_away: [AtomicU64; 3],
 }
 
 /// What all sandboxes share.
@@ -61,6 +63,15 @@ pub(super) struct Means {
 
 /// The most connections of one sandbox whose TLS is open.
 const MOST_OPENED: usize = 64;
+/// The most requests of one sandbox inside them that are under way: the head of each is in our memory.
+const MOST_UNDER_WAY: usize = 256;
+
+/// Why they were turned away whose refusals are told together: its own limits, its tenant's, and room of ours.
+const TOLD_TOGETHER: [(Reason, &str); 3] = [
+    (Reason::TooManyRequests, "connections or look-ups"),
+    (Reason::TenantTooManyRequests, "connections or look-ups"),
+    (Reason::NoRoom, "requests inside TLS"),
+];
 
 impl Served {
     pub(super) fn new(opening: Opening, means: Means) -> Self {
@@ -91,6 +102,7 @@ impl Served {
             trust,
             opened: [Arc::new(Semaphore::new(MOST_OPENED)), opened],
             asking: Arc::new(Semaphore::new(AT_ONCE)),
+            under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             turned_away: Default::default(),
         }
     }
@@ -157,6 +169,15 @@ impl Served {
         Some([own.ok()?, all.ok()?])
     }
 
+    /// Room for a request inside opened TLS. One that finds none is counted among those who were turned away.
+    pub(super) fn room_for_request(&self) -> Option<OwnedSemaphorePermit> {
+        let room = self.under_way.clone().try_acquire_owned().ok();
+        if room.is_none() {
+            self.turned_away[2].fetch_add(1, Ordering::Relaxed);
+        }
+        room
+    }
+
     /// Counts one of many that were turned away, which are told together: nobody is to fill the list with them.
     pub(super) fn turned_away(&self, reached: Reached) {
         self.turned_away[usize::from(reached.is_tenants())].fetch_add(1, Ordering::Relaxed);
@@ -164,13 +185,12 @@ impl Served {
 
     /// What there is to tell of those.
     pub(super) fn tell_turned_away(self: &Arc<Self>) -> Vec<Word> {
-        let reasons = [Reason::TooManyRequests, Reason::TenantTooManyRequests];
-        let told = self.turned_away.iter().zip(reasons).filter_map(|(count, reason)| {
+        let told = self.turned_away.iter().zip(TOLD_TOGETHER).filter_map(|(count, (reason, of_what))| {
             let count = count.swap(0, Ordering::Relaxed);
             if count == 0 {
                 return None;
             }
-            let what = format!("{count} connections or look-ups within a second");
+            let what = format!("{count} {of_what} within a second");
             let trip = self.trip(None, FlowKind::Tcp, "*".into(), None);
             let (sandbox, number) = (self.id.clone(), trip.number);
             let flow = Box::new(trip.refused(&denied(what, reason)));
@@ -312,6 +332,7 @@ pub(super) fn denied(what: String, reason: Reason) -> Denied {
             "Wait for the next day (UTC), or have whoever runs the engine raise `total_bytes` of the tenant \
              (`belljar engine --tenants`)."
         }
+        Reason::NoRoom => "Wait until something that is under way has ended, and ask again.",
         Reason::Malformed => "Send plain, well-formed HTTP/1.1 or TLS.",
         _ => "Ask from a process of an execution.",
     };

@@ -6,7 +6,7 @@ use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
 
-use crate::http::{Bad, NEVER_DROPPED, OVERRIDES, read_authority};
+use crate::http::{Bad, MAX_HEADERS, NEVER_DROPPED, OVERRIDES, read_authority};
 use crate::policy::{Destination, Request, shortened};
 
 /// The port of requests that name none.
@@ -32,6 +32,9 @@ impl fmt::Display for Asked {
 impl Asked {
     /// Understands a request, or refuses what could be understood in two ways.
     pub(super) fn read(parts: &Parts) -> Result<Self, Bad> {
+        if parts.headers.len() > MAX_HEADERS {
+            return Err(Bad::TooManyHeaders);
+        }
         if parts.method == Method::CONNECT {
             return Err(Bad::Connect);
         }
@@ -211,6 +214,21 @@ mod tests {
                 "{uri} {headers:?}"
             );
         }
+    }
+
+    #[test]
+    fn few_headers_are_read() {
+        let with = |count: usize| {
+            let mut parts = parts(Version::HTTP_2, "GET", "https://a.example/", &[]);
+            for number in 0..count {
+                // Half of them have one name.
+                let name = if number % 2 == 0 { "a".to_owned() } else { format!("a{number}") };
+                parts.headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static("b"));
+            }
+            Asked::read(&parts).map(drop)
+        };
+        assert_eq!(with(MAX_HEADERS), Ok(()));
+        assert_eq!(with(MAX_HEADERS + 1), Err(Bad::TooManyHeaders));
     }
 
     #[test]

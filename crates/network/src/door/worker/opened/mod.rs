@@ -18,12 +18,13 @@ use belljar_core::{FlowKind, HostName, NetworkPolicy, Verdict};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
@@ -48,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How many requests a client may have under way on one connection.
 const MOST_STREAMS: u32 = 32;
 /// The longest head of a request of HTTP/2.
-const MAX_HEADERS_SIZE: u32 = 64 * 1024;
+const MAX_HEADERS_SIZE: u32 = 16 * 1024;
 /// How much of each is on its way at a time.
 const WINDOW: u32 = 64 * 1024;
 /// And of all on a connection.
@@ -225,9 +226,18 @@ impl Opened {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
         let serial = self.counts.next_request();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let connection = &self.connection;
         let own = &connection.allowed;
+        let Some(room) = connection.served.room_for_request() else {
+            let refusal = Refusal::new(&denied(connection.what.clone(), Reason::NoRoom), connection.exec);
+            return Ok(said(&refusal, Reason::NoRoom));
+        };
+        let asked = Asked::read(&parts);
+        if asked.is_err() {
+            // What may be large does not wait.
+            parts.headers = HeaderMap::new();
+        }
         // Whatever it is, it counts.
         let limited = connection.served.limits.request().await;
         if let Err(reached) = limited
@@ -240,7 +250,7 @@ impl Opened {
         }
         let trip =
             |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
-        let asked = match Asked::read(&parts) {
+        let asked = match asked {
             Ok(asked) => asked,
             Err(bad) => {
                 let denied = denied(format!("a request on {}: {bad}", connection.what), Reason::Malformed);
@@ -252,7 +262,7 @@ impl Opened {
         if let Err(reached) = limited {
             return Ok(self.refuse(trip, &denied(asked.to_string(), reached.into())).await);
         }
-        let passing = Arc::new(Passing::new(self.clone(), serial, trip));
+        let passing = Arc::new(Passing::new(self.clone(), serial, trip, room));
         Ok(match passing.pass(&asked, (parts, body)).await {
             Ok((response, upstream)) => {
                 let (mut head, body) = response.into_parts();
@@ -304,6 +314,7 @@ struct Passing {
     opened: Arc<Opened>,
     serial: u64,
     trip: Mutex<Option<Trip>>,
+    _room: OwnedSemaphorePermit,
     sent: Tally,
     received: Tally,
     /// Whether an answer has come.
@@ -327,11 +338,12 @@ impl Drop for Passing {
 }
 
 impl Passing {
-    fn new(opened: Arc<Opened>, serial: u64, trip: Trip) -> Self {
+    fn new(opened: Arc<Opened>, serial: u64, trip: Trip, room: OwnedSemaphorePermit) -> Self {
         Self {
             opened,
             serial,
             trip: Mutex::new(Some(trip)),
+            _room: room,
             sent: Tally::default(),
             received: Tally::default(),
             is_answered: AtomicBool::new(false),
