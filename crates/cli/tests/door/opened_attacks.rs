@@ -96,3 +96,35 @@ setTimeout(() => { console.log(count); process.exit(); }, 60000);";
     // Once they have ended there is room again.
     until("there is room", || is_served(&world, &id));
 }
+
+/// Sandboxes that hold every place with connections on which they ask nothing.
+#[test]
+fn whoever_asks_nothing_holds_no_place_that_others_need() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let script = "import socket, ssl, time
+context = ssl.create_default_context(); context.set_alpn_protocols(['h2']); held = []
+for _ in range(64):
+    s = context.wrap_socket(socket.create_connection(('server.test', 443), timeout=60), server_hostname='server.test')
+    s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\4\\0\\0\\0\\0\\0'); held.append(s)
+open('held', 'w').close()
+time.sleep(600)";
+    let idle: Vec<_> = (0..16).map(|_| create(&world, &server, &ALLOWED)).collect();
+    for id in &idle {
+        world.json(&["exec", "-d", "--timeout", "600s", id, "--", "python3", "-c", script]);
+    }
+    for id in &idle {
+        until("it holds its places", || world.shell(id, "test -e held")["exit_code"] == 0);
+    }
+    let neighbour = create(&world, &server, &ALLOWED);
+    for _ in 0..3 {
+        assert!(is_served(&world, &neighbour), "{:?}", world.flows(&neighbour));
+    }
+    // One that has as many as it may have is told what it can do about it.
+    let ran = world.shell(&idle[15], "curl -sS https://server.test/v1/x");
+    assert_eq!(ran["denied"][0]["reason"], "no_room", "{ran}");
+    let gave_way =
+        |flow: &Value| flow["error"].as_str().is_some_and(|error| error.contains("went to another"));
+    let told = idle.iter().filter(|id| world.flows(id).iter().any(gave_way)).count();
+    assert!((1..=3).contains(&told), "{told} gave way");
+}

@@ -223,7 +223,7 @@ impl Connection {
             Ok(None) => {
                 self.try_go(policy, &mut trip, &seen, (&mut requests, opening), (&sent, &received)).await
             }
-            Ok(Some((opener, name))) => opened::serve(&self, opener, (opening.bytes, name), &opened).await,
+            Ok(Some((opener, name))) => self.go_opened(opener, (opening.bytes, name), &opened).await,
             Err(stop) => Err(stop),
         };
         let exec = self.exec;
@@ -277,6 +277,24 @@ impl Connection {
                     }
                     Language::Tls | Language::Unknown => lingerless(&self.client),
                 }
+            }
+        }
+    }
+
+    /// Serves one whose TLS is opened, for as long as there is room for it.
+    async fn go_opened(
+        self: &Arc<Self>,
+        opener: &Opener,
+        first: (Vec<u8>, Option<HostName>),
+        counts: &Arc<Counts>,
+    ) -> Result<(), Stop> {
+        let Some(room) = self.served.opened_room() else {
+            return Err(denied(self.what.clone(), Reason::NoRoom).into());
+        };
+        tokio::select! {
+            served = opened::serve(self, opener, first, (counts, &room)) => served,
+            () = room.given_up() => {
+                Err(io::Error::other("nothing was asked on it, and its place went to another").into())
             }
         }
     }

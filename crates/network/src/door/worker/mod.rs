@@ -12,6 +12,7 @@ mod opened;
 mod outbox;
 mod relay;
 mod resolver;
+mod rooms;
 mod served;
 
 use std::collections::HashMap;
@@ -23,13 +24,14 @@ use std::time::Duration;
 use belljar_core::{Moved, SandboxId, Tenant};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use self::gate::Gate;
 use self::limits::Limits;
 use self::opened::Trust;
 use self::outbox::Outbox;
 use self::resolver::Resolver;
+use self::rooms::Rooms;
 use self::served::{Means, Served};
 use super::clock::today;
 use super::message::{Opening, Order, TenantShare, Word};
@@ -64,7 +66,7 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
         resolver: Arc::default(),
         gate: Gate::default(),
         trust: Arc::new(trust),
-        opened: Arc::new(Semaphore::new(MOST_OPENED)),
+        rooms: Rooms::new(MOST_OPENED),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -96,11 +98,11 @@ struct Worker {
     resolver: Arc<Resolver>,
     gate: Gate,
     trust: Arc<Trust>,
-    opened: Arc<Semaphore>,
+    rooms: Arc<Rooms>,
 }
 
-/// The most connections of all sandboxes whose TLS is open: each takes up to a megabyte.
-const MOST_OPENED: usize = 1024;
+/// The most connections whose TLS is open, of one sandbox and of all: each takes up to a megabyte.
+const MOST_OPENED: [usize; 2] = [64, 1024];
 
 /// A sandbox that is served, until this is dropped.
 struct Open {
@@ -197,7 +199,7 @@ impl Worker {
             resolver: self.resolver.clone(),
             gate: self.gate.clone(),
             trust: self.trust.clone(),
-            opened: self.opened.clone(),
+            rooms: self.rooms.clone(),
         };
         let served = Arc::new(Served::new(opening, means));
         served.limits.set_tenant(tenant);

@@ -11,13 +11,14 @@ use belljar_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::dial::Room;
+use super::dial;
 use super::gate::Gate;
 use super::limits::{Limits, Reached};
 use super::names::{Forgotten, Names};
 use super::opened::Trust;
 use super::outbox::Outbox;
 use super::resolver::{AT_ONCE, NoAddress, Resolver};
+use super::rooms::{Room, Rooms};
 use crate::authority::Opener;
 use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
@@ -33,7 +34,7 @@ pub(super) struct Served {
     policy: watch::Sender<Option<Arc<NetworkPolicy>>>,
     pub(super) limits: Arc<Limits>,
     /// Room for its busiest connections.
-    pub(super) room: Room,
+    pub(super) room: dial::Room,
     names: Mutex<Names>,
     marks: Mutex<HashMap<u32, ExecId>>,
     outbox: Outbox,
@@ -42,8 +43,8 @@ pub(super) struct Served {
     /// By what TLS is opened, if it can be.
     pub(super) opener: Option<Opener>,
     pub(super) trust: Arc<Trust>,
-    /// Places for connections whose TLS is open, which take memory of ours: of this sandbox, and of all.
-    opened: [Arc<Semaphore>; 2],
+    /// Places for connections whose TLS is open.
+    rooms: Arc<Rooms>,
     asking: Arc<Semaphore>,
     /// Room for requests inside TLS that are under way.
     under_way: Arc<Semaphore>,
@@ -58,12 +59,10 @@ pub(super) struct Means {
     pub(super) gate: Gate,
     pub(super) trust: Arc<Trust>,
     /// Places for connections whose TLS is open.
-    pub(super) opened: Arc<Semaphore>,
+    pub(super) rooms: Arc<Rooms>,
 }
 
-/// The most connections of one sandbox whose TLS is open.
-const MOST_OPENED: usize = 64;
-/// The most requests of one sandbox inside them that are under way: the head of each is in our memory.
+/// The most requests of one sandbox inside opened TLS that are under way: the head of each is in our memory.
 const MOST_UNDER_WAY: usize = 256;
 
 /// Why they were turned away whose refusals are told together: its own limits, its tenant's, and room of ours.
@@ -78,7 +77,7 @@ impl Served {
         let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
             opening;
         let policy = policy.with_brought(brought);
-        let Means { outbox, resolver, gate, trust, opened } = means;
+        let Means { outbox, resolver, gate, trust, rooms } = means;
         let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
             Ok(opener) => Some(opener),
             Err(error) => {
@@ -92,7 +91,7 @@ impl Served {
             attributed,
             policy: watch::Sender::new(Some(Arc::new(policy))),
             limits: Arc::new(Limits::new(bounds, moved)),
-            room: Room::default(),
+            room: dial::Room::default(),
             names: Mutex::new(Names::restored(names, first_place)),
             marks: Mutex::default(),
             outbox,
@@ -100,7 +99,7 @@ impl Served {
             gate,
             opener,
             trust,
-            opened: [Arc::new(Semaphore::new(MOST_OPENED)), opened],
+            rooms,
             asking: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             turned_away: Default::default(),
@@ -164,9 +163,8 @@ impl Served {
     }
 
     /// A place for a connection whose TLS is opened, if there is one.
-    pub(super) fn opened_room(&self) -> Option<[OwnedSemaphorePermit; 2]> {
-        let [own, all] = self.opened.clone().map(Semaphore::try_acquire_owned);
-        Some([own.ok()?, all.ok()?])
+    pub(super) fn opened_room(&self) -> Option<Arc<Room>> {
+        self.rooms.take(&self.id).map(Arc::new)
     }
 
     /// Room for a request inside opened TLS. One that finds none is counted among those who were turned away.

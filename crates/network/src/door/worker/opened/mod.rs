@@ -37,6 +37,7 @@ use super::connection::{Connection, IDLE, Stop};
 use super::dial::Peer;
 use super::http::Refusal;
 use super::relay::Tally;
+use super::rooms::{Busy, Room};
 use super::served::{Trip, denied};
 use crate::authority::Opener;
 use crate::http::{MAX_HEAD, MAX_HEADERS};
@@ -96,11 +97,8 @@ pub(super) async fn serve(
     connection: &Arc<Connection>,
     opener: &Opener,
     (first, name): (Vec<u8>, Option<HostName>),
-    counts: &Arc<Counts>,
+    (counts, room): (&Arc<Counts>, &Arc<Room>),
 ) -> Result<(), Stop> {
-    let Some(_room) = connection.served.opened_room() else {
-        return Err(denied(connection.what.clone(), Reason::TooManyConnections).into());
-    };
     let config = opener.config(&connection.allowed.destination).map_err(io::Error::other)?;
     let client = Client::new(connection.clone(), first, counts.clone());
     let greeting = tokio::time::timeout(GREETING, TlsAcceptor::from(config).accept(client)).await;
@@ -112,6 +110,7 @@ pub(super) async fn serve(
         name,
         several,
         counts: counts.clone(),
+        room: room.clone(),
         upstreams: Upstreams::default(),
         under_way: Mutex::default(),
     });
@@ -200,6 +199,7 @@ struct Opened {
     /// Whether it may have several requests under way.
     several: bool,
     counts: Arc<Counts>,
+    room: Arc<Room>,
     upstreams: Upstreams,
     /// Requests that may be made, and where they go.
     under_way: Mutex<HashMap<u64, (Asked, Option<Peer>)>>,
@@ -233,6 +233,7 @@ impl Opened {
             let refusal = Refusal::new(&denied(connection.what.clone(), Reason::NoRoom), connection.exec);
             return Ok(said(&refusal, Reason::NoRoom));
         };
+        let room = (room, self.room.busy());
         let asked = Asked::read(&parts);
         if asked.is_err() {
             // What may be large does not wait.
@@ -314,7 +315,8 @@ struct Passing {
     opened: Arc<Opened>,
     serial: u64,
     trip: Mutex<Option<Trip>>,
-    _room: OwnedSemaphorePermit,
+    /// Given back when it is over.
+    _room: (OwnedSemaphorePermit, Busy),
     sent: Tally,
     received: Tally,
     /// Whether an answer has come.
@@ -338,7 +340,7 @@ impl Drop for Passing {
 }
 
 impl Passing {
-    fn new(opened: Arc<Opened>, serial: u64, trip: Trip, room: OwnedSemaphorePermit) -> Self {
+    fn new(opened: Arc<Opened>, serial: u64, trip: Trip, room: (OwnedSemaphorePermit, Busy)) -> Self {
         Self {
             opened,
             serial,
