@@ -1,15 +1,17 @@
-//! Lists that grow, in a sandbox's directory: lines of JSON in two files of bounded size, the newer and the one before. Each file
-//! begins with what had been counted before it.
+//! Lists that grow, in a sandbox's directory: lines of JSON in two files of bounded size, the newer and what was before. The newer begins
+//! with what had been counted before it. When it becomes the older, entries of which something came are kept of what was before, and
+//! the rest gives way: nobody pushes out what was done by asking for what is refused.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// A file that is longer than this becomes the older one.
+/// A file that is longer than this becomes the older one, after at most as much of what was before.
 pub(crate) const MOST_BYTES: u64 = 4 << 20;
 
 /// What has been counted of a list.
@@ -19,6 +21,9 @@ pub(crate) trait Counts: Clone + Default + Serialize + DeserializeOwned {
 
     /// Counts an entry.
     fn count(&mut self, entry: &Self::Entry);
+
+    /// Whether nothing came of it, so that it is dropped before others.
+    fn gives_way(entry: &Self::Entry) -> bool;
 }
 
 /// The first line of a file.
@@ -101,8 +106,11 @@ impl<C: Counts> Journal<C> {
     /// Makes the newer file the older, and begins another.
     fn turn(&mut self) -> io::Result<()> {
         let [newer, older] = &self.files;
+        if let Err(error) = append_to_what_was_done::<C>(older, newer) {
+            tracing::warn!(list = %newer.display(), %error, "cannot keep what is older");
+        }
         match fs::rename(newer, older) {
-            // It was done before, and there was no room for another.
+            // It was done before, or there was no room for another.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
@@ -112,13 +120,63 @@ impl<C: Counts> Journal<C> {
     }
 }
 
-fn read<C: Counts>(path: &Path, counts: &mut C, each: &mut impl FnMut(&C::Entry)) -> io::Result<()> {
+/// Puts what was done in front of the newer file, in place of the older one; seen whole or not at all.
+fn append_to_what_was_done<C: Counts>(older: &Path, newer: &Path) -> io::Result<()> {
+    let done = done::<C>(older)?;
+    if done.is_empty() || !newer.exists() {
+        return Ok(());
+    }
+    let path = older.with_extension("new");
+    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path)?;
+    let mut file = BufWriter::new(file);
+    let mut write = || {
+        done.iter().try_for_each(|line| file.write_all(line))?;
+        io::copy(&mut File::open(newer)?, &mut file)?;
+        file.flush()
+    };
+    match write() {
+        Ok(()) => {
+            fs::rename(&path, older)?;
+            // It may be there twice for a moment, and is told once.
+            fs::remove_file(newer)
+        }
+        Err(error) => {
+            let _ = fs::remove_file(&path);
+            Err(error)
+        }
+    }
+}
+
+/// The newest lines of a file of which something came, as many as are kept.
+fn done<C: Counts>(path: &Path) -> io::Result<VecDeque<Vec<u8>>> {
+    let (mut kept, mut length) = (VecDeque::new(), 0);
+    for line in lines(path)? {
+        let mut line = line?;
+        if !serde_json::from_slice::<C::Entry>(&line).is_ok_and(|entry| !C::gives_way(&entry)) {
+            continue;
+        }
+        line.push(b'\n');
+        length += line.len() as u64;
+        kept.push_back(line);
+        while length > MOST_BYTES {
+            length -= kept.pop_front().map_or(length, |line: Vec<u8>| line.len() as u64);
+        }
+    }
+    Ok(kept)
+}
+
+/// The lines of a file; none where there is no such file.
+fn lines(path: &Path) -> io::Result<impl Iterator<Item = io::Result<Vec<u8>>>> {
     let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    for line in BufReader::new(file.take(4 * MOST_BYTES)).split(b'\n') {
+    Ok(file.into_iter().flat_map(|file| BufReader::new(file.take(4 * MOST_BYTES)).split(b'\n')))
+}
+
+fn read<C: Counts>(path: &Path, counts: &mut C, each: &mut impl FnMut(&C::Entry)) -> io::Result<()> {
+    for line in lines(path)? {
         let line = line?;
         if let Ok(Beginning { before }) = serde_json::from_slice(&line) {
             *counts = before;
@@ -150,6 +208,10 @@ mod tests {
 
         fn count(&mut self, entry: &Amount) {
             self.0 += entry.amount;
+        }
+
+        fn gives_way(entry: &Amount) -> bool {
+            entry.amount == 0
         }
     }
 
@@ -195,6 +257,40 @@ mod tests {
         journal.push(&amount()).unwrap();
         drop(journal);
         assert_eq!(open(small.0.path()).counts(), &Sum(42));
+    }
+
+    #[test]
+    fn what_was_done_is_not_pushed_out_by_what_was_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = open(directory.path());
+        let push = |journal: &mut Journal<Sum>, amount, count, text: &str| {
+            (0..count).for_each(|_| journal.push(&Amount { amount, text: text.to_owned() }).unwrap());
+        };
+        let seen = |text: &str| {
+            let mut seen = 0;
+            Journal::<Sum>::open(directory.path(), NAMES, |entry| seen += u64::from(entry.text == text))
+                .unwrap();
+            seen
+        };
+        let long = "x".repeat(400_000);
+        push(&mut journal, 1, 3, "first");
+        push(&mut journal, 0, 1, "refused");
+        push(&mut journal, 0, 50, &long);
+        push(&mut journal, 1, 2, "later");
+        push(&mut journal, 0, 50, &long);
+        assert_eq!((seen("first"), seen("refused"), seen("later")), (3, 0, 2));
+        let sizes = NAMES.map(|name| directory.path().join(name).metadata().unwrap().len());
+        assert!(sizes[0] <= MOST_BYTES && sizes[1] <= 2 * MOST_BYTES, "{sizes:?}");
+        drop(journal);
+        let mut journal = open(directory.path());
+        assert_eq!(journal.counts(), &Sum(5));
+        // Only what was done later pushes it out.
+        push(&mut journal, 1, 50, &long);
+        push(&mut journal, 1, 1, "last");
+        assert_eq!((seen("first"), seen("last")), (0, 1));
+        let sizes = NAMES.map(|name| directory.path().join(name).metadata().unwrap().len());
+        assert!(sizes[0] <= MOST_BYTES && sizes[1] <= 2 * MOST_BYTES, "{sizes:?}");
+        assert_eq!(open(directory.path()).counts(), &Sum(56));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use belljar_network::gateway::budget::dollars;
 use serde_json::json;
 
 use super::Context;
+use super::gaps::{self, Gaps};
 use crate::args::CallsArgs;
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
@@ -16,13 +17,18 @@ pub(crate) async fn calls(context: &Context, args: CallsArgs) -> Result<Status, 
     let printer = context.printer;
     let sandbox = context.open(&id).await?;
     let calls = sandbox.gateway()?.calls(after).await?;
+    let mut gaps = Gaps::after(after);
+    calls.iter().for_each(|call| _ = gaps.see(call.seq));
     if printer.json {
         let totals = json::gateway(&CallTotals::of(&calls));
-        printer.object(&json!({ "sandbox_id": id, "calls": calls, "totals": totals }))?;
+        printer.object(
+            &json!({ "sandbox_id": id, "calls": calls, "totals": totals, "not_kept": gaps.missing }),
+        )?;
     } else {
         let rows: Vec<_> = calls.iter().map(|call| row(call, printer)).collect();
         let heading = ["TIME", "EXEC", "OPERATION", "MODEL", "STATUS", "TOKENS", "COST", "REQUEST"];
         printer.out(&table(&heading, &rows))?;
+        gaps::tell(printer, gaps.missing);
     }
     Ok(Status::SUCCESS)
 }

@@ -8,6 +8,7 @@ mod create;
 mod doctor;
 mod engine;
 mod exec;
+mod gaps;
 mod gateway;
 mod inspect;
 mod kill;

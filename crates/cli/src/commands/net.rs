@@ -4,6 +4,7 @@ use belljar_core::{Flow, Network, SandboxId, Verdict};
 use futures_util::StreamExt;
 
 use super::Context;
+use super::gaps::{self, Gaps};
 use super::policy::describe;
 use crate::args::{EgressArgs, NetSetArgs, NetShowArgs};
 use crate::outcome::{Failure, Status};
@@ -39,20 +40,26 @@ pub(crate) async fn egress(context: &Context, args: EgressArgs) -> Result<Status
     let (printer, follow) = (context.printer, args.follow);
     let sandbox = context.open(&id).await?;
     let mut flows = sandbox.network()?.flows(after, follow).await?;
-    let mut all = Vec::new();
+    let (mut all, mut gaps) = (Vec::new(), Gaps::after(after));
     if !printer.json && !printer.quiet {
         printer.out(&row(&HEADING.map(str::to_owned)))?;
     }
     while let Some(flow) = flows.next().await {
         let flow = flow?;
+        let missing = gaps.see(flow.seq);
+        if follow {
+            gaps::tell(printer, missing);
+        }
         match (printer.json, follow) {
             (true, true) => printer.object(&flow)?,
             (true, false) => all.push(flow),
             (false, _) => printer.out(&line(&flow, printer))?,
         }
     }
-    if printer.json && !follow {
-        printer.object(&serde_json::json!({ "flows": all }))?;
+    match (printer.json, follow) {
+        (true, false) => printer.object(&serde_json::json!({ "flows": all, "not_kept": gaps.missing }))?,
+        (false, false) => gaps::tell(printer, gaps.missing),
+        (_, true) => {}
     }
     Ok(Status::SUCCESS)
 }

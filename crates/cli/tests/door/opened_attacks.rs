@@ -128,3 +128,37 @@ time.sleep(600)";
     let told = idle.iter().filter(|id| world.flows(id).iter().any(gave_way)).count();
     assert!((1..=3).contains(&told), "{told} gave way");
 }
+
+/// Refusals whose number would push out what was done, and a list that says what it does not keep.
+#[test]
+fn refused_requests_do_not_wash_away_what_was_done() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let policy = world.home.path().join("policy.toml");
+    let text = "mode = \"allowlist\"\nallow = [\"GET https://server.test/v1/*\"]\n[limits]\nrequests_per_second = 100000\n";
+    std::fs::write(&policy, text).unwrap();
+    let id = create(&world, &server, &["--policy", policy.to_str().unwrap()]);
+    assert!(is_served(&world, &id));
+    let script = "const client = require('http2').connect('https://server.test');
+let left = 15000;
+const ask = () => {
+  if (left-- <= 0) { client.close(); return; }
+  const stream = client.request({ ':path': '/v2/' + left + '%EE'.repeat(80) });
+  stream.on('error', () => {}); stream.resume(); stream.on('close', ask);
+};
+for (let i = 0; i < 30; i++) ask();";
+    let ran = world.json(&["exec", "--timeout", "200s", &id, "--", "node", "-e", script]);
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    let listed = world.json(&["egress", &id]);
+    let flows = listed["flows"].as_array().unwrap();
+    let kept = flows.iter().any(|flow| flow["request"] == "GET /v1/x" && flow["verdict"] == "allowed");
+    assert!(kept, "{} are left, from number {}", flows.len(), flows[0]["seq"]);
+    let last = flows.last().unwrap()["seq"].as_u64().unwrap();
+    let missing = listed["not_kept"].as_u64().unwrap();
+    assert!(missing > 0 && missing + flows.len() as u64 == last, "{missing} of {last}, {} kept", flows.len());
+    let printed = world.run(&["egress", &id]);
+    let told = String::from_utf8_lossy(&printed.stderr).into_owned();
+    assert!(told.contains(&format!("{missing} earlier entries are not kept")), "{told}");
+    let printed = world.run(&["egress", "--after", &(last - 1).to_string(), &id]);
+    assert_eq!(String::from_utf8_lossy(&printed.stderr), "");
+}

@@ -53,6 +53,10 @@ impl Counts for Counted {
             *spent = spent.and(Spent::of(call));
         }
     }
+
+    fn gives_way(call: &Call) -> bool {
+        call.refused
+    }
 }
 
 /// One sandbox's list.

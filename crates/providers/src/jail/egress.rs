@@ -361,6 +361,25 @@ mod tests {
         assert_eq!(place.all_now(3), [4], "put aside, and nothing new yet");
     }
 
+    #[test]
+    fn what_is_put_aside_with_what_was_before_is_told_once() {
+        let place = Place::new();
+        let mut log = Log { state_dir: place.0.path().to_owned(), after: 0, files: VecDeque::new() };
+        place.append(&line(5));
+        assert_eq!(log.read().unwrap(), Found::Flows(vec![flow(5)]));
+        place.append(&line(6));
+        // Another file with what was kept and all of this one takes its place.
+        let [newer, older] = FLOW_FILES.map(|name| place.0.path().join(name));
+        fs::write(&older, [line(1), line(3), line(5), line(6)].concat()).unwrap();
+        assert_eq!(place.all_now(0), [1, 3, 5, 6], "while both are there");
+        fs::remove_file(newer).unwrap();
+        place.append(&line(7));
+        assert_eq!(log.read().unwrap(), Found::Flows(vec![flow(6)]));
+        assert_eq!(log.read().unwrap(), Found::Flows(Vec::new()), "all of it was told");
+        assert_eq!(log.read().unwrap(), Found::Flows(vec![flow(7)]));
+        assert_eq!(place.all_now(0), [1, 3, 5, 6, 7]);
+    }
+
     #[tokio::test]
     async fn what_comes_is_told_across_files_until_the_sandbox_has_ended() {
         let place = Place::new();
