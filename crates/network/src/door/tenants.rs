@@ -54,9 +54,9 @@ pub(super) struct Day {
 }
 
 impl Day {
-    /// The same today. A clock that is set back gives nobody another day's worth.
+    /// The same today. A clock that is set back gives nobody another day's worth, neither then nor when the day comes again.
     pub(super) fn on(self, today: u64) -> Self {
-        if today > self.day { Self { day: today, ..Self::default() } } else { Self { day: today, ..self } }
+        if today > self.day { Self { day: today, ..Self::default() } } else { self }
     }
 }
 
@@ -249,6 +249,7 @@ mod tests {
         let day = share.day;
         assert_eq!(day.on(day.day + 1).bytes, 0);
         assert_eq!(day.on(day.day - 1).bytes, 42, "the clock was set back");
+        assert_eq!(day.on(day.day - 1).on(day.day).bytes, 42, "and the day came again");
         // Another sandbox of it comes while more is counted than is written.
         let (mut tenants, tenant) = begin();
         tenants.moved(&tenant, 8);

@@ -183,8 +183,10 @@ impl Worker {
 
     /// What tenants have moved counts for a day; those without sandboxes are forgotten then.
     fn look_at_the_day(&mut self) {
-        let before = std::mem::replace(&mut self.day, today());
-        if self.day > before {
+        let today = today();
+        // Not where a clock was set back, and the day comes again.
+        if today > self.day {
+            self.day = today;
             self.tenants.retain(|_, limits| Arc::strong_count(limits) > 1);
             self.tenants.values().for_each(|limits| limits.begin_anew());
         }
