@@ -391,6 +391,27 @@ setTimeout(() => process.exit(), 20000);";
     assert!(flows.len() < 400, "{} entries, at five in a second", flows.len());
 }
 
+/// Also of methods that rarely have one, whether its length is known before or not.
+#[test]
+fn bodies_go_on_whatever_the_method() {
+    let world = World::new();
+    let server = Server::start(&world, SERVER, "", &["server.test"]);
+    let id = create(&world, &server, &["--allow", "GET,DELETE https://server.test/v1/*"]);
+    for version in ["--http1.1", "--http2"] {
+        for method in ["GET", "DELETE"] {
+            for length in ["", "-H 'Transfer-Encoding: chunked'"] {
+                let script = format!(
+                    "head -c 3000 /dev/zero | curl -sS {version} -X {method} {length} --data-binary @- https://server.test/v1/x"
+                );
+                let ran = world.shell(&id, &script);
+                assert!(said(&ran).ends_with("with 3000 bytes\n"), "{version} {method} {length}: {ran}");
+            }
+        }
+        let ran = world.shell(&id, &format!("curl -sS {version} https://server.test/v1/x"));
+        assert!(said(&ran).ends_with("with 0 bytes\n"), "{ran}");
+    }
+}
+
 /// As many connections lead to the host as a client of its own would have opened.
 #[test]
 fn connections_to_the_host_are_kept() {

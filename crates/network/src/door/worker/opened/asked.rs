@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
+use hyper::body::Body;
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
 
@@ -84,8 +85,9 @@ impl Asked {
         if self.port == USUAL_PORT { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
     }
 
-    /// Writes a request anew for a host that speaks this version.
-    pub(super) fn address(&self, parts: &mut Parts, version: Version) -> Result<(), Bad> {
+    /// Writes a request anew for a host that speaks this version. Of a body whose length is not known it is said that it comes in
+    /// chunks: with methods that rarely have one it would not be sent otherwise.
+    pub(super) fn address(&self, parts: &mut Parts, version: Version, body: &impl Body) -> Result<(), Bad> {
         let connection = listed(&parts.headers, "connection");
         for name in connection.iter().map(String::as_str).chain(DROPPED) {
             parts.headers.remove(name);
@@ -100,6 +102,9 @@ impl Asked {
             format!("https://{authority}{}", self.target).parse::<Uri>()
         } else {
             parts.headers.insert(HOST, HeaderValue::from_str(&authority).map_err(|_| Bad::Host)?);
+            if !body.is_end_stream() && body.size_hint().exact().is_none() {
+                parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
             self.target.parse::<Uri>()
         }
         .map_err(|_| Bad::Target)?;
@@ -171,6 +176,9 @@ pub(super) fn strip_answer(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+
     use super::*;
 
     fn parts(version: Version, method: &str, uri: &str, headers: &[(&str, &str)]) -> Parts {
@@ -246,7 +254,8 @@ mod tests {
             [(Version::HTTP_11, "/x?y", Some("a.example")), (Version::HTTP_2, "https://a.example/x?y", None)]
         {
             let mut parts = parts(Version::HTTP_11, "GET", "/x?y", &headers);
-            Asked::read(&parts).unwrap().address(&mut parts, version).unwrap();
+            let body = Full::new(Bytes::from("of this length"));
+            Asked::read(&parts).unwrap().address(&mut parts, version, &body).unwrap();
             assert_eq!(parts.uri.to_string(), uri);
             assert_eq!(parts.headers.get(HOST).map(|host| host.to_str().unwrap()), host);
             assert_eq!(parts.headers.len(), 1 + usize::from(host.is_some()), "{:?}", parts.headers);

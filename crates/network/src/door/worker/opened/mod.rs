@@ -403,7 +403,7 @@ impl Passing {
             connection.served.say(begun).await;
         }
         asked
-            .address(&mut parts, upstream.version())
+            .address(&mut parts, upstream.version(), &body)
             .map_err(|bad| denied(format!("{asked}: {bad}"), Reason::Malformed))?;
         let body = Sending::new(body, self.clone());
         let response = upstream.send(Request::from_parts(parts, body)).await;
