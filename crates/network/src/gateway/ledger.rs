@@ -54,8 +54,12 @@ impl Counts for Counted {
         }
     }
 
-    fn gives_way(call: &Call) -> bool {
-        call.refused
+    fn gives_way(line: &Line) -> bool {
+        match line {
+            // Those that are open are counted where a file begins.
+            Line::Began { .. } => true,
+            Line::Call(call) => call.refused,
+        }
     }
 }
 
