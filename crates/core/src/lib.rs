@@ -20,6 +20,7 @@ mod id;
 mod limits;
 mod policy;
 mod provider;
+mod recording;
 mod spec;
 mod tenants;
 mod token;
@@ -50,6 +51,7 @@ pub use provider::{
     ByteStream, Control, ExecHandle, Execs, Files, Provider, ProviderName, Sandbox, SandboxInfo,
     SandboxState, SandboxStats,
 };
+pub use recording::{Matching, RECORDING_FILE, RECORDINGS, Record, Recording, RecordingName, Replay};
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{GatewayShare, NetShare, Share, TenantLimits};
 pub use token::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Grant, Limits, NetworkPolicy, Result, SandboxId, Tenant};
+use crate::{Error, ErrorCode, Grant, Limits, NetworkPolicy, Recording, Result, SandboxId, Tenant};
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct SandboxSpec {
     /// What it may ask of the gateway, by a token that it finds in its environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
+    /// What its network has to do with a recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<Recording>,
     /// Variables added to the template's own for every execution.
     pub env: BTreeMap<String, String>,
     /// How long it lives; the sandbox ends itself after that, whatever happens to the host's processes.
@@ -54,6 +57,7 @@ impl Default for SandboxSpec {
             limits: Limits::default(),
             network: NetworkPolicy::None,
             grant: None,
+            recording: None,
             env: BTreeMap::new(),
             ttl: Duration::from_secs(300),
             labels: BTreeMap::new(),
@@ -88,6 +92,9 @@ impl SandboxSpec {
         self.network.check()?;
         if let Some(grant) = &self.grant {
             grant.check()?;
+        }
+        if let Some(recording) = &self.recording {
+            recording.check()?;
         }
         if let Some(owner) = &self.owner {
             owner.tenant.check()?;

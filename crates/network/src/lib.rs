@@ -11,4 +11,5 @@ pub mod gateway;
 pub mod http;
 mod journal;
 pub mod policy;
+pub mod recording;
 pub mod tenants;

@@ -1,0 +1,13 @@
+//! Recordings: every exchange of a sandbox in one file, and the same run again from it.
+
+mod entry;
+mod file;
+mod find;
+mod har;
+mod veil;
+
+pub use entry::{Content, Entry, Exchange, Header, Lookup, Mark, Meta, Stream, Way};
+pub use file::{Hash, MAX_PIECE, Reader, Summary, Writer};
+pub use find::{Finder, Missing, Question};
+pub use har::har;
+pub use veil::{Veil, Veiling};
