@@ -16,6 +16,7 @@ pub mod options;
 pub mod paths;
 pub mod policy_file;
 pub mod policy_rule;
+pub mod recording;
 mod script;
 pub mod spool;
 pub mod terminal_text;
@@ -27,7 +28,7 @@ mod yard;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("control_protocol", control_protocol::check),
     ("door_dns", door_dns::check),
     ("door_hello", door_hello::check),
@@ -38,6 +39,7 @@ pub const TARGETS: [Target; 14] = [
     ("paths", paths::check),
     ("policy_file", policy_file::check),
     ("policy_rule", policy_rule::check),
+    ("recording", recording::check),
     ("spool", spool::check),
     ("terminal_text", terminal_text::check),
     ("unpack_in", unpack_in::check),

@@ -18,7 +18,7 @@ fn belljar(words: &[&str]) -> (Output, tempfile::TempDir) {
 #[test]
 fn bad_options_are_named_and_nothing_is_made() {
     let long = format!("/dev/null:{}", "a/".repeat(2100));
-    let cases: [(&[&str], &str); 29] = [
+    let cases: [(&[&str], &str); 34] = [
         (&["run", "--memory", "-1", "--", "true"], "--memory"),
         (&["run", "--memory", "1e30", "--", "true"], "--memory"),
         (&["run", "--memory", "lots", "--", "true"], "--memory"),
@@ -35,6 +35,11 @@ fn bad_options_are_named_and_nothing_is_made() {
         (&["net", "set", "bj-aaaaaaaaaaaaa"], "policy"),
         (&["egress", "--after", "-1", "bj-aaaaaaaaaaaaa"], "--after"),
         (&["policy", "check", "/nonexistent/policy.toml"], "/nonexistent/policy.toml"),
+        (&["run", "--record", "../up", "--", "true"], "--record"),
+        (&["run", "--record", "r", "--", "true"], "without a network"),
+        (&["run", "--replay", "r", "--match", "headers", "--", "true"], "--match"),
+        (&["recording", "export", "--format", "pdf", "r", "-"], "--format"),
+        (&["recording", "rm", "a/b"], "name of a recording"),
         (&["policy", "test", "--allow", "example.org", "ftp://example.org/"], "ftp://example.org/"),
         (&["run", "--file", "/nonexistent/x:y", "--", "true"], "/nonexistent/x"),
         (&["run", "--file", "/dev/null:a\nb", "--", "true"], "newline"),

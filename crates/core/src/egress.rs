@@ -1,5 +1,6 @@
 //! What leaves a sandbox, as it is told afterwards, and who lets it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -9,7 +10,8 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Authority, Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Result, SandboxId,
+    Authority, Error, ErrorCode, ExecId, Grant, Issued, NetworkPolicy, Owner, Purpose, Recording, Result,
+    SandboxId,
 };
 
 /// Something that went through the door, or was turned away there.
@@ -180,6 +182,13 @@ pub trait Door: fmt::Debug + Send + Sync {
     /// ([`AUTHORITY_FILE`](crate::AUTHORITY_FILE)).
     fn authority(&self, sandbox: &SandboxId) -> Result<Authority> {
         Err(Error::new(ErrorCode::Unsupported, format!("there is nobody here who opens TLS for `{sandbox}`")))
+    }
+
+    /// Makes room for a recording that is to be made, or looks into the one that is to be answered from: the variables that a sandbox was
+    /// given when it was made, to find the gateway by.
+    async fn recording(&self, recording: &Recording) -> Result<BTreeMap<String, String>> {
+        let wrong = format!("there is nobody here who keeps the recording `{}`", recording.name());
+        Err(Error::new(ErrorCode::Unsupported, wrong))
     }
 
     /// What an execution was denied so far. Everything that its processes could know of is among it.

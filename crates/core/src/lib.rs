@@ -51,7 +51,9 @@ pub use provider::{
     ByteStream, Control, ExecHandle, Execs, Files, Provider, ProviderName, Sandbox, SandboxInfo,
     SandboxState, SandboxStats,
 };
-pub use recording::{Matching, RECORDING_FILE, RECORDINGS, Record, Recording, RecordingName, Replay};
+pub use recording::{
+    Matching, RECORDING_FILE, RECORDINGS, Record, Recording, RecordingName, RecordingPlan, Replay,
+};
 pub use spec::{Owner, SandboxSpec};
 pub use tenants::{GatewayShare, NetShare, Share, TenantLimits};
 pub use token::{

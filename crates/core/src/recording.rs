@@ -1,5 +1,6 @@
 //! Recordings of a sandbox's network: what is written into one, and what is answered from one.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -151,6 +152,26 @@ pub struct Replay {
     /// Whether answers take as long as they took.
     #[serde(default)]
     pub timing: bool,
+}
+
+/// What the door is told of a recording.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordingPlan {
+    /// What is to be done.
+    pub how: Recording,
+    /// Values that must not be written down.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    /// Variables by which programs find the gateway, without the token.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for RecordingPlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secrets = self.secrets.len();
+        formatter.debug_struct("RecordingPlan").field("how", &self.how).field("secrets", &secrets).finish()
+    }
 }
 
 /// By what a request is known again, beside its method, host and path.

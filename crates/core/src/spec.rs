@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorCode, Grant, Limits, NetworkPolicy, Recording, Result, SandboxId, Tenant};
+use crate::{
+    Error, ErrorCode, Grant, Limits, NetworkPolicy, ProviderName, Recording, Result, SandboxId, Tenant,
+};
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,14 +95,37 @@ impl SandboxSpec {
         if let Some(grant) = &self.grant {
             grant.check()?;
         }
-        if let Some(recording) = &self.recording {
-            recording.check()?;
-        }
+        self.check_recording()?;
         if let Some(owner) = &self.owner {
             owner.tenant.check()?;
         }
         check_env(&self.env)?;
         Self::check_labels(&self.labels)
+    }
+
+    /// Refuses to record what cannot happen.
+    pub fn check_recording(&self) -> Result<()> {
+        let Some(recording) = &self.recording else { return Ok(()) };
+        recording.check()?;
+        let is_walled = self.network == NetworkPolicy::None && self.grant.is_none();
+        if is_walled && matches!(recording, Recording::Record(_)) {
+            let wrong = "there is nothing to record without a network";
+            return Err(Error::new(ErrorCode::InvalidArgument, wrong)
+                .hint("allow something with `--allow RULE`, or everything with `--net open`"));
+        }
+        Ok(())
+    }
+
+    /// Refuses to record where there is no door.
+    pub fn check_without_recording(&self, provider: ProviderName) -> Result<()> {
+        match &self.recording {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorCode::Unsupported,
+                format!("the `{provider}` provider has no door at which something could be recorded"),
+            )
+            .hint("use the provider `jail`")),
+        }
     }
 
     /// Refuses labels that would burden everybody who lists sandboxes.

@@ -564,9 +564,9 @@ pub const MONITOR_CHECKED: &[Checked] = &[
 pub const WORKER: &[Call] = calls! {
     SYS_accept4, SYS_bind, SYS_brk, SYS_clock_getres, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_connect,
     SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_faccessat,
-    SYS_faccessat2, SYS_fstat, SYS_futex, SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getpeername, SYS_getpid,
+    SYS_faccessat2, SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getpeername, SYS_getpid,
     SYS_getrandom, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_getuid, SYS_lseek, SYS_madvise, SYS_mremap,
-    SYS_munmap, SYS_newfstatat, SYS_openat, SYS_ppoll, SYS_pread64, SYS_read, SYS_readlinkat, SYS_readv, SYS_recvfrom,
+    SYS_munmap, SYS_newfstatat, SYS_openat, SYS_ppoll, SYS_pread64, SYS_pwrite64, SYS_read, SYS_readlinkat, SYS_readv, SYS_recvfrom,
     SYS_recvmmsg, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmmsg, SYS_sendmsg, SYS_sendto, SYS_set_robust_list, SYS_shutdown,
     SYS_sigaltstack, SYS_statfs, SYS_statx, SYS_tgkill, SYS_uname, SYS_write, SYS_writev

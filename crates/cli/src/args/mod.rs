@@ -4,6 +4,7 @@
 mod command;
 mod network;
 mod place;
+mod recording;
 mod sandbox;
 mod sessions;
 mod token;
@@ -19,6 +20,10 @@ use clap::{CommandFactory, Parser};
 pub(crate) use command::{CommandOptions, CreatePlan, Plan};
 pub(crate) use network::{NetworkOptions, read_file};
 pub(crate) use place::Place;
+pub(crate) use recording::{
+    Format, RecordingArgs, RecordingExportArgs, RecordingImportArgs, RecordingOptions, RecordingRmArgs,
+    RecordingShowArgs, RecordingVerb,
+};
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use token::{
     CallsArgs, TokenArgs, TokenCreateArgs, TokenExtendArgs, TokenLsArgs, TokenRevokeArgs, TokenVerb,

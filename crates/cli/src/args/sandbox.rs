@@ -10,7 +10,7 @@ use belljar_core::{
 use clap::Args;
 
 use super::token::{BudgetWords, grant};
-use super::{NetworkOptions, in_option, pairs, wrong};
+use super::{NetworkOptions, RecordingOptions, in_option, pairs, wrong};
 
 /// The templates of this version.
 const TEMPLATES: [&str; 1] = ["host"];
@@ -44,6 +44,8 @@ pub(crate) struct SandboxOptions {
     pub(crate) disk: Option<String>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
+    #[command(flatten)]
+    pub(crate) recording: RecordingOptions,
     /// Let it call this operation of the gateway, by a token in its environment; the key stays outside; may be repeated
     #[arg(long, value_name = "OPERATION", help_heading = "Network")]
     pub(crate) grant: Vec<String>,
@@ -120,6 +122,8 @@ impl SandboxOptions {
         }
         spec.labels = labels(&self.labels)?;
         spec.grant = self.grant()?;
+        spec.recording = self.recording.recording()?;
+        spec.check_recording()?;
         Ok(spec)
     }
 

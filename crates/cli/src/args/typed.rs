@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use belljar_core::{Error, ErrorCode, NetworkPolicy, Result, SandboxId};
+use belljar_core::{Error, ErrorCode, NetworkPolicy, RecordingName, Result, SandboxId};
 
-use super::{CallsArgs, CommandOptions, NetworkOptions, SandboxOptions, TokenArgs, in_option};
+use super::{CallsArgs, CommandOptions, NetworkOptions, RecordingArgs, SandboxOptions, TokenArgs, in_option};
 
 /// Run untrusted code behind real walls.
 ///
@@ -83,6 +83,7 @@ pub(crate) enum Verb {
     Net(NetArgs),
     Egress(EgressArgs),
     Policy(PolicyArgs),
+    Recording(RecordingArgs),
     Gateway(GatewayArgs),
     Token(TokenArgs),
     Calls(CallsArgs),
@@ -551,37 +552,44 @@ pub(crate) struct PolicyCheckArgs {
 
 /// Say what a policy would decide, and by which rule
 ///
-/// Nothing is looked up or connected to; so whether a host's addresses are public, which is judged when they are dialled, is
-/// not told. Sets are those of this machine. Exits with 1 when something would be denied.
+/// Of single requests, or of all that were made when a recording was. Nothing is looked up or connected to; so whether a host's
+/// addresses are public, which is judged when they are dialled, is not told. Sets are those of this machine. Exits with 1 when
+/// something would be denied.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "belljar policy test FILE URL...\n       belljar policy test --allow RULE... URL...",
+    override_usage = "belljar policy test FILE URL...\n       belljar policy test --allow RULE... URL...\n       belljar policy test --policy FILE --recording NAME",
     after_long_help = "\
 Examples:
   belljar policy test policy.toml https://example.org/ example.org:5432
-  belljar policy test --allow 'GET http://example.org/v1/*' 'POST http://example.org/v1/items'"
+  belljar policy test --allow 'GET http://example.org/v1/*' 'POST http://example.org/v1/items'
+  belljar policy test --policy policy.toml --recording install"
 )]
 pub(crate) struct PolicyTestArgs {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
     /// The policy file, unless options say the policy; then what would be wanted: https://HOST/, 'METHOD http://HOST/PATH' or
     /// HOST:PORT
-    #[arg(value_name = "URL", required = true, help_heading = "Arguments")]
+    #[arg(value_name = "URL", required_unless_present = "recording", help_heading = "Arguments")]
     pub(crate) words: Vec<String>,
+    /// Ask about everything in this recording
+    #[arg(long, value_name = "NAME")]
+    pub(crate) recording: Option<String>,
 }
 
 impl PolicyTestArgs {
     /// The policy, and what to ask it.
-    pub(crate) fn plan(mut self) -> Result<(NetworkPolicy, Vec<String>)> {
-        if !self.network.is_given() {
+    pub(crate) fn plan(mut self) -> Result<(NetworkPolicy, Vec<String>, Option<RecordingName>)> {
+        let recording = self.recording.as_deref().map(str::parse).transpose();
+        let recording = recording.map_err(|error| in_option("--recording", error))?;
+        if !self.network.is_given() && !self.words.is_empty() {
             self.network.policy = Some(self.words.remove(0).into());
         }
         let policy = self.network.policy()?;
-        if self.words.is_empty() {
+        if self.words.is_empty() && recording.is_none() {
             return Err(Error::new(ErrorCode::InvalidArgument, "nothing was named that could be wanted")
                 .hint("name at least one, such as https://example.org/ or example.org:5432"));
         }
-        Ok((policy, self.words))
+        Ok((policy, self.words, recording))
     }
 }
 

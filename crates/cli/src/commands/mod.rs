@@ -17,6 +17,7 @@ mod ls;
 mod net;
 mod pause;
 mod policy;
+mod recording;
 mod rm;
 mod run;
 mod sessions;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, TokenVerb, Verb};
+use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, RecordingVerb, TokenVerb, Verb};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -71,6 +72,13 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
             NetVerb::Show(args) => net::show(&context, args).await,
         },
         Verb::Egress(args) => net::egress(&context, args).await,
+        Verb::Recording(args) => match args.command {
+            RecordingVerb::Ls => recording::ls(&context),
+            RecordingVerb::Show(args) => recording::show(&context, &args),
+            RecordingVerb::Export(args) => recording::export(&context, &args),
+            RecordingVerb::Import(args) => recording::import(&context, &args),
+            RecordingVerb::Rm(args) => recording::rm(&context, &args),
+        },
         Verb::Policy(args) => match args.command {
             PolicyVerb::Check(args) => policy::check(&context, &args),
             PolicyVerb::Test(args) => policy::test(&context, args).await,

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use belljar_core::{Error, ErrorCode, HostName, NetworkPolicy, Result};
-use belljar_network::policy::{Allowed, Denied, Destination, Request, RuleRef, decide};
+use belljar_network::policy::{Allowed, Denied, Destination, Look, Request, RuleRef, decide};
+use belljar_network::recording::{Summary, shelf};
+use belljar_providers::home::Home;
 use serde::Serialize;
 
 use super::Context;
@@ -75,8 +77,15 @@ struct Outcome<'a> {
 }
 
 pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Status, Failure> {
-    let (policy, urls) = args.plan()?;
-    let wanted = urls.iter().map(|url| Wanted::parse(url)).collect::<Result<Vec<_>>>()?;
+    let (policy, mut urls, recording) = args.plan()?;
+    let mut wanted = urls.iter().map(|url| Wanted::parse(url)).collect::<Result<Vec<_>>>()?;
+    if let Some(name) = recording {
+        let reader = shelf::open(Home::open(context.home.clone())?.path(), &name)?;
+        for (url, recorded) in reader.entries().iter().filter_map(Wanted::recorded) {
+            urls.push(url);
+            wanted.push(recorded);
+        }
+    }
     let policy = match policy.rules().and_then(belljar_core::Rules::unresolved) {
         Some(_) => wiring::expand(context.home.clone(), policy).await?,
         None => policy,
@@ -125,12 +134,8 @@ struct Wanted {
 enum How {
     /// A bare connection.
     Connect,
-    Tls,
-    /// Plain HTTP.
-    Request {
-        method: String,
-        target: String,
-    },
+    /// HTTP, plain or inside TLS.
+    Request { tls: bool, method: String, target: String },
 }
 
 impl Wanted {
@@ -155,8 +160,8 @@ impl Wanted {
         let target = target.split('#').next().unwrap_or_default();
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         let (port, how) = match scheme.as_str() {
-            "https" => (port.unwrap_or(443), How::Tls),
-            "http" => (port.unwrap_or(80), How::Request { method: method.to_owned(), target }),
+            "https" => (port.unwrap_or(443), How::Request { tls: true, method: method.to_owned(), target }),
+            "http" => (port.unwrap_or(80), How::Request { tls: false, method: method.to_owned(), target }),
             "" if target == "/" && !text.trim().contains(' ') => {
                 (port.ok_or_else(|| wrong("names neither http, https nor a port"))?, How::Connect)
             }
@@ -164,6 +169,24 @@ impl Wanted {
             _ => return Err(wrong("is neither http nor https")),
         };
         Ok(Self { destination, port, how })
+    }
+
+    /// What was wanted when a recording was made, and how it is said.
+    fn recorded(entry: &Summary) -> Option<(String, Self)> {
+        let destination = destination(&entry.host).ok()?;
+        let Summary { host, port, tls, method, target, .. } = entry;
+        match entry.kind.as_str() {
+            "request" => {
+                let scheme = if *tls { "https" } else { "http" };
+                let how = How::Request { tls: *tls, method: method.clone(), target: target.clone() };
+                let said = format!("{method} {scheme}://{host}:{port}{target}");
+                Some((said, Self { destination, port: *port, how }))
+            }
+            "stream" => {
+                Some((format!("{host}:{port}"), Self { destination, port: *port, how: How::Connect }))
+            }
+            _ => None,
+        }
     }
 
     /// What the door would decide, as far as it can be known before a name is looked up.
@@ -174,22 +197,19 @@ impl Wanted {
         let allowed = decide::connect(policy, &self.destination, self.port)?;
         match &self.how {
             How::Connect => Ok(allowed),
-            How::Tls => {
-                let asked = match &self.destination {
-                    Destination::Name(name) => Some(name),
-                    Destination::Address(_) => None,
-                };
-                decide::tls(policy, &allowed, asked)?;
-                Ok(allowed)
-            }
-            How::Request { method, target } => {
-                let request = Request {
-                    host: &self.destination,
-                    port: self.port,
-                    method,
-                    target,
-                    tls: self.port == 443,
-                };
+            How::Request { tls, method, target } => {
+                if *tls {
+                    let asked = match &self.destination {
+                        Destination::Name(name) => Some(name),
+                        Destination::Address(_) => None,
+                    };
+                    decide::tls(policy, &allowed, asked)?;
+                    // What no rule looks into stays closed.
+                    if allowed.look == Look::Any {
+                        return Ok(allowed);
+                    }
+                }
+                let request = Request { host: &self.destination, port: self.port, method, target, tls: *tls };
                 decide::request(policy, &allowed, request)
             }
         }

@@ -24,7 +24,7 @@ const BEYOND: &str = "curl -sS -H \"x-api-key: $BELLJAR_TOKEN\" -F file=@/etc/ho
 const WORK: &str = "echo made > made";
 
 /// Sets the gateway up for one provider; the model is pinned.
-fn set_up(world: &World, kind: &str, provider: &Provider) {
+pub fn set_up(world: &World, kind: &str, provider: &Provider) {
     std::fs::write(world.home.path().join("key"), KEY).unwrap();
     let text = format!(
         "[secrets]\nkey = {{ file = \"{}\" }}\n[operations.\"llm:chat\"]\nkind = \"{kind}\"\nupstream = \"http://127.0.0.1:{}\"\n\
@@ -79,7 +79,7 @@ fn count(got: &Got, what: &str) -> usize {
     got.body.matches(what).count()
 }
 
-fn as_anthropic(got: &Got, to: &mut TcpStream) {
+pub fn as_anthropic(got: &Got, to: &mut TcpStream) {
     if got.body.is_empty() {
         return send(to, "200 OK", "{}");
     }
@@ -110,15 +110,21 @@ fn as_anthropic(got: &Got, to: &mut TcpStream) {
     stream(to, &events);
 }
 
+/// Has Claude Code work.
+pub const CLAUDE: &str = "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 CLAUDE_CODE_MAX_RETRIES=2 ANTHROPIC_MODEL=claude-large; \
+     echo 'make a file' | ./agent --print --output-format stream-json --verbose --dangerously-skip-permissions --max-turns 9; cat made";
+
+/// Where it is.
+pub fn claude() -> PathBuf {
+    agents().join("node_modules/@anthropic-ai/claude-code-linux-x64/claude")
+}
+
 #[test]
 fn claude_code_works_with_a_token_alone() {
     let world = World::new();
     let provider = Provider::start(as_anthropic);
     set_up(&world, "anthropic", &provider);
-    let script = "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 CLAUDE_CODE_MAX_RETRIES=2 ANTHROPIC_MODEL=claude-large; \
-                  echo 'make a file' | ./agent --print --output-format stream-json --verbose --dangerously-skip-permissions --max-turns 9; cat made";
-    let agent = agents().join("node_modules/@anthropic-ai/claude-code-linux-x64/claude");
-    let done = work(&world, &provider, &agent, script);
+    let done = work(&world, &provider, &claude(), CLAUDE);
     let said = done["ran"]["stdout"].as_str().unwrap();
     assert!(said.ends_with("made\n") && said.contains("\"is_error\":false"), "{done}");
     assert!(refusals(&world, done["id"].as_str().unwrap()) >= 1, "what it was told first is written down");

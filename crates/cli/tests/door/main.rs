@@ -21,6 +21,7 @@ mod memory;
 mod nothing_else;
 mod opened;
 mod opened_attacks;
+mod recording;
 mod rootless;
 mod tenants;
 mod tokens;

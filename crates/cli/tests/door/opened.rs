@@ -227,7 +227,7 @@ fn a_policy_that_is_tightened_cuts_what_is_under_way() {
 }
 
 /// Puts a repository and a registry with one package where the server finds them.
-fn furnish(world: &World) {
+pub fn furnish(world: &World) {
     let place = world.home.path().join("files/v1");
     let script = "set -e; mkdir -p cargo/1 work b-1.0.0/src; cd work
 git init -q .; echo served > file; git add .; git -c user.name=a -c user.email=a@b.test commit -qm First; cd ..

@@ -1,5 +1,6 @@
 //! The door as the rest of Belljar sees it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use belljar_core::{Authority, Denial, Door, Error, ErrorCode, ExecId, Grant, Issued, Result, SandboxId};
+use belljar_core::{
+    Authority, Denial, Door, Error, ErrorCode, ExecId, Grant, Issued, Recording, Result, SandboxId,
+};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 use super::message::{Answer, Ask};
 use super::{SOCKET_FILE, place};
 use crate::gateway;
+use crate::recording::shelf;
 
 /// How long the door may take to open, and to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -179,6 +183,12 @@ impl Door for Client {
         crate::authority::create(sandbox).map_err(|error| {
             Error::new(ErrorCode::Internal, format!("cannot make a certificate authority: {error}"))
         })
+    }
+
+    async fn recording(&self, recording: &Recording) -> Result<BTreeMap<String, String>> {
+        let (home, recording) = (self.place.home.clone(), recording.clone());
+        let found = tokio::task::spawn_blocking(move || shelf::prepare(&home, &recording)).await;
+        found.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, error.to_string())))
     }
 
     async fn denials(&self, sandbox: &SandboxId, exec: ExecId) -> Result<Vec<Denial>> {

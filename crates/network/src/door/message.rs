@@ -1,7 +1,8 @@
 //! What is said: by callers to the door, by the supervisor to the worker, and back.
 
 use belljar_core::{
-    Authority, Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, SandboxId, Tenant,
+    Authority, Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, RecordingPlan,
+    SandboxId, Tenant,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,8 @@ pub(super) struct Opening {
     pub(super) attributed: bool,
     /// By what its TLS is opened, if it can be.
     pub(super) authority: Option<Authority>,
+    /// What its network has to do with a recording, the file of which comes along after the sockets.
+    pub(super) recording: Option<RecordingPlan>,
     /// What it has moved so far.
     pub(super) moved: Moved,
     /// Names that were given addresses, with their places.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use belljar_core::wire::Frame;
 use belljar_core::{
     AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved,
-    NetworkPolicy, POLICY_FILE, Result, SandboxId, TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall,
-    hide_tokens,
+    NetworkPolicy, POLICY_FILE, RECORDING_FILE, RECORDINGS, Recording, RecordingPlan, Result, SandboxId,
+    TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall, hide_tokens,
 };
 use belljar_jail::control;
 use belljar_jail::doorway::{self, Doorway};
@@ -137,6 +137,8 @@ struct Kept {
     policy: NetworkPolicy,
     /// By what its TLS is opened, if it can be.
     authority: Option<Authority>,
+    /// What its network has to do with a recording, and the file of that.
+    recording: Option<(RecordingPlan, OwnedFd)>,
     /// Its tenant, if that has limits.
     tenant: Option<Tenant>,
     names: VecDeque<(u32, HostName)>,
@@ -242,6 +244,7 @@ impl State {
             tenant: self.share(kept)?,
             attributed: kept.doorway.marks,
             authority: kept.authority.clone(),
+            recording: kept.recording.as_ref().map(|(plan, _)| plan.clone()),
             moved: kept.moved,
             names: kept.names.iter().cloned().collect(),
             first_place: kept.first_place,
@@ -265,6 +268,13 @@ impl Kept {
         if let Some(tenant) = &self.tenant {
             lost.into_iter().for_each(|spent| tenants.spent(home, tenant, spent));
         }
+    }
+
+    /// The sockets that the worker is handed, and the file of a recording after them.
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        let sockets = self.doorway.descriptors().into_iter().map(|socket| socket.try_clone_to_owned());
+        let file = self.recording.iter().map(|(_, file)| file.try_clone());
+        sockets.chain(file).collect()
     }
 
     /// Hosts that the gateway asks for it, by one of its tokens or another.
@@ -517,6 +527,7 @@ impl Supervisor {
                 doorway,
                 policy,
                 authority: find_authority(&directory)?,
+                recording: find_recording(&home, &directory)?,
                 tenant: None,
                 names,
                 first_place,
@@ -598,7 +609,7 @@ impl Supervisor {
                     state.waiting.insert(serial, said);
                     let sockets = match &order {
                         Order::Open(opening) => match state.kept.get(&opening.sandbox) {
-                            Some(kept) => copies(&kept.doorway),
+                            Some(kept) => kept.copies(),
                             None => return,
                         },
                         _ => Ok(Vec::new()),
@@ -657,7 +668,7 @@ impl Supervisor {
             state
                 .kept
                 .iter()
-                .filter_map(|(id, kept)| Some((state.opening(id, serial)?, copies(&kept.doorway).ok()?)))
+                .filter_map(|(id, kept)| Some((state.opening(id, serial)?, kept.copies().ok()?)))
                 .collect()
         };
         let tell = async {
@@ -764,8 +775,17 @@ fn length(flow: &Flow) -> usize {
     texts.into_iter().flatten().map(String::len).sum()
 }
 
-fn copies(doorway: &Doorway) -> io::Result<Vec<OwnedFd>> {
-    doorway.descriptors().into_iter().map(|socket| socket.try_clone_to_owned()).collect()
+/// What the network of a sandbox has to do with a recording, and its file.
+fn find_recording(home: &Path, directory: &Path) -> io::Result<Option<(RecordingPlan, OwnedFd)>> {
+    let plan: RecordingPlan = match read(&directory.join(RECORDING_FILE), MAX_POLICY) {
+        Ok(plan) => plan,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let path = home.join(RECORDINGS).join(plan.how.name().file());
+    let is_written = matches!(plan.how, Recording::Record(_));
+    let file = OpenOptions::new().read(true).write(is_written).open(path)?;
+    Ok(Some((plan, file.into())))
 }
 
 fn is_let_in(socket: &UnixStream) -> bool {

@@ -50,6 +50,13 @@ pub struct Allowed {
     private: bool,
 }
 
+impl Allowed {
+    /// What leads to a recording, and nowhere else: no rule is about it.
+    pub fn recorded(destination: Destination, port: u16) -> Self {
+        Self { destination, port, rule: None, look: Look::Requests, granting: Vec::new(), private: false }
+    }
+}
+
 /// How closely the bytes of a connection must be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -275,6 +282,11 @@ pub fn request(policy: &NetworkPolicy, allowed: &Allowed, request: Request<'_>) 
         ),
     };
     Err(case.denied(reason, Some(RuleRef::new(List::Allow, index, rule)), how_to_grant))
+}
+
+/// Whether a rule is about a host and a port.
+pub fn covers(rule: &Rule, destination: &Destination, port: u16) -> bool {
+    Case { destination, port, what: String::new() }.is_about(rule) && opens(rule, port)
 }
 
 /// Why nobody looks into TLS that would have to be looked into.

@@ -68,6 +68,8 @@ pub enum Reason {
     TenantVolumeUsedUp,
     /// The door has as much under way as it has room for.
     NoRoom,
+    /// It is not in the recording that is answered from.
+    NotRecorded,
 }
 
 impl Reason {
@@ -97,6 +99,7 @@ impl Reason {
             Self::TenantTooManyRequests => "tenant_too_many_requests",
             Self::TenantVolumeUsedUp => "tenant_volume_used_up",
             Self::NoRoom => "no_room",
+            Self::NotRecorded => "not_recorded",
         }
     }
 
@@ -128,6 +131,7 @@ impl Reason {
             Self::TenantTooManyRequests => {
                 "all sandboxes of its tenant together asked for more in a second than the tenant may"
             }
+            Self::NotRecorded => "nothing leaves the sandbox: it is answered from a recording",
             Self::TenantVolumeUsedUp => {
                 "all sandboxes of its tenant together have moved as many bytes today as the tenant may"
             }

@@ -56,7 +56,7 @@ pub struct Exchange {
     pub at_ms: u64,
     /// The execution that asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exec: Option<u64>,
+    pub exec: Option<u32>,
     /// Whom it asked: a name or an address.
     pub host: String,
     /// And the port.
@@ -94,7 +94,7 @@ pub struct Stream {
     pub at_ms: u64,
     /// The execution that connected.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exec: Option<u64>,
+    pub exec: Option<u32>,
     /// Where it leads: a name or an address.
     pub host: String,
     /// And the port.

@@ -21,7 +21,7 @@ pub const MAX_PIECE: usize = 256 << 10;
 /// The most bytes of what else is in a frame, unpacked.
 const MAX_ENTRY: usize = 16 << 20;
 /// The most bytes of an index, unpacked.
-const MAX_INDEX: usize = 1 << 30;
+const MAX_INDEX: usize = 128 << 20;
 /// How hard it is tried to make pieces smaller: hardly, for nobody waits for disks as for networks.
 const LEVEL: i32 = 1;
 /// Bytes of a frame before its content: its kind, how it is packed, its length as it is and unpacked.

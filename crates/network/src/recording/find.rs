@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belljar_core::Replay;
+use hyper::header::HeaderMap;
 use serde_json::Value;
 
 use super::entry::{Entry, Exchange, Header, Stream};
@@ -73,8 +74,8 @@ pub struct Finder {
     veil: Veil,
     /// Requests by method, host, port and path.
     groups: HashMap<String, Vec<usize>>,
-    /// Streams by host and port.
-    streams: HashMap<(String, u16), Vec<usize>>,
+    /// Streams by host and port, and by the path of the request that they began with.
+    streams: HashMap<Place, Vec<usize>>,
     /// Whether names lead anywhere.
     names: HashMap<String, bool>,
     state: Mutex<State>,
@@ -87,14 +88,17 @@ struct State {
     /// How often what is known by this was answered.
     answered: HashMap<Hash, usize>,
     /// How many streams to a place were begun.
-    begun: HashMap<(String, u16), usize>,
+    begun: HashMap<Place, usize>,
 }
+
+/// Where a stream leads: host, port, and the path of the request that it began with, if it did.
+type Place = (String, u16, Option<String>);
 
 impl Finder {
     /// Finds in a recording.
     pub fn new(reader: Reader, how: Replay, veil: Veil) -> Self {
         let mut groups: HashMap<String, Vec<usize>> = HashMap::new();
-        let mut streams: HashMap<(String, u16), Vec<usize>> = HashMap::new();
+        let mut streams: HashMap<Place, Vec<usize>> = HashMap::new();
         let mut names = HashMap::new();
         // They are written down as they end; what was asked first comes first.
         let mut order: Vec<usize> = (0..reader.entries().len()).collect();
@@ -103,7 +107,10 @@ impl Finder {
             let entry = &reader.entries()[at];
             match entry.kind.as_str() {
                 "request" if entry.status > 0 => groups.entry(group_of(entry)).or_default().push(at),
-                "stream" => streams.entry((entry.host.clone(), entry.port)).or_default().push(at),
+                "stream" => {
+                    let upgraded = (!entry.method.is_empty()).then(|| path(&entry.target).to_owned());
+                    streams.entry((entry.host.clone(), entry.port, upgraded)).or_default().push(at);
+                }
                 "lookup" => *names.entry(entry.host.clone()).or_insert(false) |= entry.status == 1,
                 _ => {}
             }
@@ -119,6 +126,11 @@ impl Finder {
         &self.reader
     }
 
+    /// Takes the credentials of a request for secrets, as was done when it was recorded.
+    pub fn learn(&self, headers: &HeaderMap, target: &str) {
+        self.veil.learn(headers, target);
+    }
+
     /// How it is answered from.
     pub fn how(&self) -> &Replay {
         &self.how
@@ -131,16 +143,16 @@ impl Finder {
 
     /// Whether something else than HTTP was said to this host.
     pub fn has_stream(&self, host: &str, port: u16) -> bool {
-        self.streams.contains_key(&(host.to_owned(), port))
+        self.streams.contains_key(&(host.to_owned(), port, None))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next stream to this host.
-    pub fn stream(&self, host: &str, port: u16) -> io::Result<Option<Stream>> {
-        let place = (host.to_owned(), port);
+    /// The next stream to this host, that began with a request of this target or without any.
+    pub fn stream(&self, host: &str, port: u16, target: Option<&str>) -> io::Result<Option<Stream>> {
+        let place = (host.to_owned(), port, target.map(|target| path(&self.veil.target(target)).to_owned()));
         let Some(all) = self.streams.get(&place) else { return Ok(None) };
         let at = {
             let mut state = self.state();

@@ -3,11 +3,14 @@
 mod entry;
 mod file;
 mod find;
+mod frames;
 mod har;
+pub mod shelf;
 mod veil;
 
 pub use entry::{Content, Entry, Exchange, Header, Lookup, Mark, Meta, Stream, Way};
 pub use file::{Hash, MAX_PIECE, Reader, Summary, Writer};
 pub use find::{Finder, Missing, Question};
+pub use frames::Unmask;
 pub use har::har;
 pub use veil::{Veil, Veiling};

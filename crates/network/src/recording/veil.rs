@@ -2,6 +2,8 @@
 //! they say; and values that are known to be secret, wherever they stand.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -51,17 +53,23 @@ const WORDS: [&str; 10] = [
 const PARAMETERS: [&str; 5] = ["key", "sig", "auth", "code", "assertion"];
 /// A value that is shorter would be found everywhere.
 const SHORTEST: usize = 6;
+/// The same of one that was not known before.
+const SHORTEST_LEARNED: usize = 8;
+/// The most that are learned.
+const MOST_LEARNED: usize = 256;
 /// So many digits after the beginning of a token are not there by chance.
 const FEWEST: usize = 16;
 /// The longest run of digits that is taken for one.
 const LONGEST: usize = 128;
 
 /// What is taken out of one sandbox's recording.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Veil {
     headers: HashSet<String>,
     /// In every form in which they may stand.
-    values: Vec<String>,
+    values: RwLock<Vec<String>>,
+    /// How many were learned on the way.
+    learned: AtomicUsize,
 }
 
 impl Veil {
@@ -75,12 +83,37 @@ impl Veil {
         forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
         forms.dedup();
         let headers = headers.iter().map(|name| name.to_ascii_lowercase());
-        Self { headers: headers.chain(HEADERS.map(str::to_owned)).collect(), values: forms }
+        let headers = headers.chain(HEADERS.map(str::to_owned)).collect();
+        Self { headers, values: RwLock::new(forms), learned: AtomicUsize::new(0) }
+    }
+
+    fn values(&self) -> RwLockReadGuard<'_, Vec<String>> {
+        self.values.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the credentials of a request for secrets from here on: hosts say them back.
+    pub fn learn(&self, headers: &HeaderMap, target: &str) {
+        let carried = headers.iter().filter(|(name, _)| self.hides(name.as_str()));
+        let carried = carried.filter_map(|(_, value)| value.to_str().ok()).flat_map(credentials);
+        let query = target.split_once('?').map(|(_, query)| query).unwrap_or_default();
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let asked = pairs.filter(|(name, _)| is_secret_parameter(name)).map(|(_, value)| value);
+        for value in carried.chain(asked).filter(|value| value.len() >= SHORTEST_LEARNED) {
+            if self.values().iter().any(|own| own == value) {
+                continue;
+            }
+            if self.learned.fetch_add(1, Ordering::Relaxed) >= MOST_LEARNED {
+                return;
+            }
+            let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
+            values.extend(all_forms(value));
+            values.sort_by_key(|form| std::cmp::Reverse(form.len()));
+        }
     }
 
     /// Whether nothing is known to be secret.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.values().is_empty()
     }
 
     fn hides(&self, header: &str) -> bool {
@@ -124,8 +157,8 @@ impl Veil {
     /// Bytes that come in pieces, likewise: as many as they were.
     pub fn veiling(&self) -> Veiling {
         Veiling {
-            redactor: Redactor::new(self.values.iter().map(String::as_str)),
-            has_values: !self.values.is_empty(),
+            redactor: Redactor::new(self.values().iter().map(String::as_str)),
+            has_values: !self.is_empty(),
             held: Vec::new(),
         }
     }
@@ -137,6 +170,19 @@ impl Veil {
         out.extend(veiling.finish());
         out != bytes
     }
+}
+
+/// The credentials in a header: behind the word for their kind, or each of several.
+fn credentials(value: &str) -> impl Iterator<Item = &str> {
+    let bare = match value.split_once(' ') {
+        Some((kind, rest)) if !kind.contains('=') => rest.trim(),
+        _ => value,
+    };
+    let several = bare
+        .split([';', ','])
+        .filter_map(|part| part.trim().split_once('='))
+        .map(|(_, value)| value.trim_matches('"'));
+    std::iter::once(bare).chain(several)
 }
 
 fn is_secret_parameter(name: &str) -> bool {
@@ -267,6 +313,20 @@ mod tests {
             "/a?x=1&api_key=***&key=***&X-Amz-Signature=***&b"
         );
         assert_eq!(veil().target(&format!("/v1/{TOKEN}?q")), format!("/v1/bjt_{}?q", "*".repeat(64)));
+    }
+
+    #[test]
+    fn credentials_are_hidden_wherever_they_come_again() {
+        let veil = veil();
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", "Bearer learned-value-1".parse().unwrap());
+        headers.insert("cookie", "a=learned-value-2; b=1".parse().unwrap());
+        headers.insert("accept", "not-a-secret".parse().unwrap());
+        veil.learn(&headers, "/x?api_key=learned-value-3&q=not-a-secret");
+        for text in ["learned-value-1", "learned-value-2", "learned-value-3"] {
+            assert!(veil.is_in(format!("you said {text}").as_bytes()), "{text}");
+        }
+        assert!(!veil.is_in(b"not-a-secret Bearer"));
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl Provider for Fake {
         spec.check()?;
         if self.flows.is_none() {
             spec.network.check_without_door(ProviderName::Fake)?;
+            spec.check_without_recording(ProviderName::Fake)?;
         }
         if spec.template != "host" {
             let name = spec.template.escape_debug();

@@ -12,6 +12,7 @@ mod network;
 mod nursery;
 pub(crate) mod programs;
 mod record;
+mod recording;
 mod sandbox;
 mod trust;
 
@@ -24,8 +25,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Capabilities, Capability, Door, Error, ErrorCode, Issued, NetworkPolicy, Provider, ProviderName, Result,
-    Sandbox, SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
+    Capabilities, Capability, Door, Error, ErrorCode, Issued, NetworkPolicy, Provider, ProviderName,
+    Recording, Result, Rules, Sandbox, SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
@@ -103,6 +104,27 @@ impl Jail {
             templates: self.home.templates(),
             is_granted: *policy != NetworkPolicy::None,
         })
+    }
+
+    /// Sees to the recording that a sandbox has to do with: the variables that it is to have on account of it. One that is answered from
+    /// has no other network.
+    async fn recording(&self, spec: &mut SandboxSpec) -> Result<BTreeMap<String, String>> {
+        let Some(recording) = &spec.recording else { return Ok(BTreeMap::new()) };
+        let Some(door) = &self.door else {
+            return Err(Error::new(ErrorCode::Unsupported, "there is nobody here who keeps recordings"));
+        };
+        if spec.owner.is_some() {
+            let wrong = "recordings are not kept apart by tenant, so that an engine makes none";
+            return Err(Error::new(ErrorCode::Unsupported, wrong).hint("run it without the engine"));
+        }
+        match recording {
+            Recording::Record(_) => {}
+            Recording::Replay(_) => {
+                spec.network = NetworkPolicy::Allowlist(Rules::default());
+                spec.grant = None;
+            }
+        }
+        door.recording(recording).await
     }
 
     /// Makes the token that a sandbox is to have, and has the gateway be within its reach.
@@ -249,6 +271,7 @@ impl Provider for Jail {
         if self.door.is_none() {
             spec.network.check_without_door(ProviderName::Jail)?;
         }
+        let recorded_env = self.recording(&mut spec).await?;
         let issued = self.issue(&mut spec).await?;
         check_ids()?;
         spec.limits = spec.limits.fitted();
@@ -267,21 +290,29 @@ impl Provider for Jail {
         let policy = template.expand(&spec.network)?;
         let mut plan = self.plan(&id, &spec, template);
         let has_hosts = issued.as_ref().is_some_and(|issued| !issued.record.hosts.is_empty());
-        if let (Some(door), true) = (&self.door, has_hosts || policy.looks_inside_tls()) {
+        let is_opened = has_hosts || policy.looks_inside_tls() || spec.recording.is_some();
+        if let (Some(door), true) = (&self.door, is_opened) {
             let authority = door.authority(&id)?;
             let (directory, root) = (state_dir.clone(), plan.root.clone());
             plan.files = blocking(move || trust::write(&directory, &root, &authority)).await?;
         }
+        let taping = spec.recording.as_ref().map(|how| recording::plan(how, &spec.env, issued.as_ref()));
         let tokens = issued.map(|issued| {
             plan.env.extend(issued.env);
             vec![issued.record]
         });
+        for (name, value) in recorded_env {
+            plan.env.entry(name).or_insert(value);
+        }
         // The door reads it when it is asked to see to the sandbox, and nobody before that.
         let write = async {
             match granted {
                 Some(network) => {
                     if let Some(tokens) = tokens {
                         network.write_tokens(tokens).await?;
+                    }
+                    if let Some(taping) = taping {
+                        network.change(move |files| files.write_recording(&taping)).await?;
                     }
                     network.write(policy).await
                 }

@@ -125,7 +125,7 @@ impl Files {
     }
 
     /// Writes a file for its owner alone, which is seen whole or not at all.
-    fn write(&self, name: &str, text: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, name: &str, text: &[u8]) -> Result<()> {
         let written = tempfile::NamedTempFile::new_in(&self.directory).and_then(|mut file| {
             file.write_all(text)?;
             file.persist(self.directory.join(name)).map_err(|error| error.error)

@@ -55,6 +55,7 @@ impl Provider for Local {
     async fn create(&self, mut spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         spec.check()?;
         spec.network.check_without_door(ProviderName::Local)?;
+        spec.check_without_recording(ProviderName::Local)?;
         if spec.template != "host" {
             return Err(Error::new(
                 ErrorCode::NotFound,

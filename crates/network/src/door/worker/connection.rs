@@ -20,11 +20,13 @@ use super::limits::{Place, Way};
 use super::opened::{self, Counts};
 use super::relay::{Broken, Pieces, Tally, send};
 use super::served::{Served, Trip, denied};
-use super::{dns, lingerless};
+use super::tape::{Conversation, Recorder};
+use super::{dns, lingerless, replay};
 use crate::authority::Opener;
 use crate::client_hello::ClientHello;
 use crate::http::Head;
 use crate::policy::{Allowed, Denied, Destination, Look, Reason, Request, decide};
+use crate::recording;
 
 /// A connection on which nothing moves for as long is closed.
 pub(super) const IDLE: Duration = Duration::from_secs(900);
@@ -34,6 +36,11 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const LANGUAGE: Duration = Duration::from_millis(500);
 /// How long it may take to hear the refusal.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long a client may be silent until it is clear that the other side begins, where that matters.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Where clients have the first word.
+const HTTP_PORTS: [u16; 4] = [80, 443, 8080, 8443];
 
 /// The policy as it is now, and as it will be.
 pub(super) type Policies = watch::Receiver<Option<Arc<NetworkPolicy>>>;
@@ -116,6 +123,11 @@ pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
     };
     let policies = served.policy();
     let Some(policy) = policies.borrow().clone() else { return lingerless(&client) };
+    if served.replay.is_some() {
+        let allowed = Allowed::recorded(destination, meant.port());
+        let connection = Connection { served, client, exec, meant, allowed, policies, what, _place: place };
+        return replay::serve(&Arc::new(connection), trip).await;
+    }
     match decide::connect(&policy, &destination, meant.port()) {
         Ok(allowed) => {
             let connection =
@@ -281,10 +293,10 @@ impl Connection {
         }
     }
 
-    /// Serves one whose TLS is opened, for as long as there is room for it.
+    /// Serves one whose requests are looked at, for as long as there is room for it.
     async fn go_opened(
         self: &Arc<Self>,
-        opener: &Opener,
+        opener: Option<&Opener>,
         first: (Vec<u8>, Option<HostName>),
         counts: &Arc<Counts>,
     ) -> Result<(), Stop> {
@@ -299,26 +311,44 @@ impl Connection {
         }
     }
 
-    /// Where only some requests are allowed, reads the first words, which must be of HTTP, plain or inside TLS: by what that is
-    /// opened then, and for which name.
+    /// Where only some requests are allowed, or all are recorded, reads the first words. Where it is HTTP that is looked into, plain
+    /// or inside TLS: by what that is opened then, and for which name.
     async fn begin(
         &self,
         policy: &NetworkPolicy,
         seen: &Seen,
         opening: &mut Opening,
-    ) -> Result<Option<(&Opener, Option<HostName>)>, Stop> {
-        if self.allowed.look == Look::Any {
+    ) -> Result<Option<(Option<&Opener>, Option<HostName>)>, Stop> {
+        let is_any = self.allowed.look == Look::Any;
+        let is_taped = self.served.recorder.is_some();
+        if is_any && !(is_taped && self.has_first_words().await) {
             return Ok(None);
         }
         self.open(policy, seen, opening).await?;
+        let is_closed =
+            |recorder: &Arc<Recorder>| recorder.is_closed(&self.allowed.destination, self.allowed.port);
         match seen.language() {
+            Language::Http if is_taped => {
+                seen.opened();
+                Ok(Some((None, None)))
+            }
             Language::Http => Ok(None),
+            Language::Tls if is_any && self.served.recorder.as_ref().is_some_and(is_closed) => Ok(None),
             Language::Tls => match &self.served.opener {
-                Some(opener) => Ok(Some((opener, seen.opened()))),
+                Some(opener) => Ok(Some((Some(opener), seen.opened()))),
                 None => Err(decide::unseen(&self.allowed).into()),
             },
+            Language::Unknown if is_any => Ok(None),
             Language::Unknown => Err(denied(self.what.clone(), Reason::Malformed).into()),
         }
+    }
+
+    /// Whether the client has the first word. On ports of HTTP it may take its time; on others there are hosts that begin.
+    async fn has_first_words(&self) -> bool {
+        if HTTP_PORTS.contains(&self.allowed.port) {
+            return true;
+        }
+        tokio::time::timeout(SILENCE, self.client.peek(&mut [0])).await.is_ok()
     }
 
     async fn try_go<'a>(
@@ -351,24 +381,36 @@ impl Connection {
         trip.begin().await;
         let width = Width::new(&self.served.room, &upstream);
         let limits = &*self.served.limits;
+        let tape = self.served.recorder.as_ref().map(|recorder| {
+            let host = self.allowed.destination.to_string();
+            Conversation::new(recorder.clone(), self.exec, host, self.allowed.port)
+        });
         let up = async {
-            if self.allowed.look == Look::Any {
+            if self.allowed.look == Look::Any && opening.bytes.is_empty() {
                 self.open(&*self.policy()?, seen, &mut opening).await?;
             }
             if seen.language() == Language::Http {
                 return requests.pass(&mut opening, &upstream, (peer, &width)).await;
             }
             let first = std::mem::take(&mut opening.bytes);
+            if let Some(tape) = &tape {
+                tape.say(recording::Way::Out, first.clone()).await;
+            }
             send(&upstream, &first).await?;
             sent.add(first.len() as u64);
             let broken = |broken| Stop::from_broken(broken, &self.what);
             limits.passed(Way::Out, first.len() as u64).await.map_err(|reached| broken(reached.into()))?;
             drop(first);
-            Pieces::new(&self.client, &upstream, &width).pass(sent, (limits, Way::Out)).await.map_err(broken)
+            Pieces::new(&self.client, &upstream, &width)
+                .taped(tape.as_ref(), recording::Way::Out)
+                .pass(sent, (limits, Way::Out))
+                .await
+                .map_err(broken)
         };
         let down = async {
             let broken = |broken| Stop::from_broken(broken, &self.what);
             Pieces::new(&upstream, &self.client, &width)
+                .taped(tape.as_ref(), recording::Way::In)
                 .pass(received, (limits, Way::In))
                 .await
                 .map_err(broken)

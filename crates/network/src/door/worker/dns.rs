@@ -17,9 +17,10 @@ use super::limits::Place;
 use super::lingerless;
 use super::relay::{receive, send};
 use super::resolver::NoAddress;
-use super::served::{Served, Unattributed, denied};
+use super::served::{Served, Trip, Unattributed, denied};
 use crate::dns::{Code, Kind, MAX_QUERY, NoQuery, Query, frame, unframe};
 use crate::policy::{Reason, decide};
+use crate::recording::Finder;
 
 /// Questions that are answered at once; others are left for the asker to repeat.
 const AT_ONCE: usize = 64;
@@ -94,6 +95,27 @@ pub(super) async fn serve_stream(
     }
 }
 
+/// The answer to a question about a name that was looked up when the recording was made.
+async fn recorded(served: &Arc<Served>, replay: &Finder, trip: Trip, query: &Query) -> Vec<u8> {
+    match replay.name(query.name.as_str()) {
+        Some(true) if query.kind == Kind::A => {
+            let address: IpAddr = served.address_of(&query.name).await;
+            trip.end(Verdict::Allowed).await;
+            query.known(&[address], TTL)
+        }
+        Some(true) => query.known(&[], TTL),
+        Some(false) => {
+            trip.failed(NoAddress::Unknown).await;
+            query.refuse(Code::NxDomain)
+        }
+        None => {
+            let what = format!("to look up the name {}, which is not in the recording", query.name);
+            trip.denied(&denied(what, Reason::NotRecorded)).await;
+            query.refuse(Code::Refused)
+        }
+    }
+}
+
 /// The answer to a question, if it gets one.
 async fn answer(
     served: &Arc<Served>,
@@ -128,6 +150,9 @@ async fn answer(
         trip.denied(&denied(what(), Reason::Unattributed)).await;
         return Some(query.refuse(Code::Refused));
     }
+    if let Some(replay) = &served.replay {
+        return Some(recorded(served, replay, trip, &query).await);
+    }
     let policy = served.policy().borrow().clone()?;
     if let Err(denied) = decide::name(&policy, &query.name) {
         trip.denied(&denied).await;
@@ -140,7 +165,11 @@ async fn answer(
         // Whatever else is asked has no answer: one address is enough, and nothing tells how to hide the name.
         return Some(query.known(&[], TTL));
     }
-    match served.look_up(&query.name).await {
+    let found = served.look_up(&query.name).await;
+    if let Some(recorder) = &served.recorder {
+        recorder.lookup(&query.name, found.is_ok());
+    }
+    match found {
         Ok(_) => {
             let address: IpAddr = served.address_of(&query.name).await;
             trip.end(Verdict::Allowed).await;

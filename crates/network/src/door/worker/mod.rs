@@ -11,9 +11,11 @@ mod names;
 mod opened;
 mod outbox;
 mod relay;
+mod replay;
 mod resolver;
 mod rooms;
 mod served;
+mod tape;
 
 use std::collections::HashMap;
 use std::io;
@@ -153,6 +155,9 @@ impl Worker {
                 }
             };
             let _ = tokio::time::timeout(CLOSING, all).await;
+            if let Some(recorder) = &served.recorder {
+                recorder.finish().await;
+            }
             let more = between(told, served.limits.moved());
             outbox.say(Word::Moved { sandbox, more }).await;
             outbox.say(Word::Done { serial }).await;
@@ -192,7 +197,7 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, mut opening: Opening, sockets: Vec<OwnedFd>) {
+    fn open(&mut self, mut opening: Opening, mut sockets: Vec<OwnedFd>) {
         let (serial, told) = (opening.serial, opening.moved);
         let tenant = opening.tenant.take().map(|share| self.share(share));
         let id = opening.sandbox.clone();
@@ -203,7 +208,14 @@ impl Worker {
             trust: self.trust.clone(),
             rooms: self.rooms.clone(),
         };
-        let served = Arc::new(Served::new(opening, means));
+        let tape = opening.recording.is_some().then(|| sockets.pop()).flatten();
+        let served = match Served::new(opening, means, tape) {
+            Ok(served) => Arc::new(served),
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "its recording cannot be used: it is not served");
+                return self.done(serial);
+            }
+        };
         served.limits.set_tenant(tenant);
         let mut tasks = Vec::new();
         let mut sockets = sockets.into_iter();

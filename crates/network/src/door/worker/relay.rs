@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 
 use super::dial::Width;
 use super::limits::{Limits, Reached, Way};
+use super::tape::Conversation;
+use crate::recording;
 
 /// How much is read at once. One buffer serves all, for each is written out before another is read.
 const AT_ONCE: usize = 256 * 1024;
@@ -58,13 +60,19 @@ pub(super) struct Pieces<'a> {
     from: &'a TcpStream,
     to: &'a TcpStream,
     width: &'a Width<'a>,
+    tape: Option<(&'a Conversation, recording::Way)>,
     moved: u64,
     count: u32,
 }
 
 impl<'a> Pieces<'a> {
     pub(super) fn new(from: &'a TcpStream, to: &'a TcpStream, width: &'a Width<'a>) -> Self {
-        Self { from, to, width, moved: 0, count: 0 }
+        Self { from, to, width, tape: None, moved: 0, count: 0 }
+    }
+
+    /// Has what is passed on be written down.
+    pub(super) fn taped(self, tape: Option<&'a Conversation>, way: recording::Way) -> Self {
+        Self { tape: tape.map(|tape| (tape, way)), ..self }
     }
 
     /// Passes on what comes until it ends, and then says so on the other side.
@@ -91,9 +99,17 @@ impl<'a> Pieces<'a> {
         let (count, rest) = loop {
             self.from.readable().await?;
             let size = AT_ONCE.min(usize::try_from(most).unwrap_or(AT_ONCE));
-            let step = BUFFER.with_borrow_mut(|buffer| step(self.from, self.to, &mut buffer[..size]));
-            if let Some(step) = step? {
-                break step;
+            let step = BUFFER.with_borrow_mut(|buffer| {
+                let step = step(self.from, self.to, &mut buffer[..size])?;
+                // Whoever writes it down has a copy of its own.
+                let copy = |count: usize| self.tape.map(|_| buffer[..count].to_vec());
+                io::Result::Ok(step.map(|(count, rest)| (count, rest, copy(count))))
+            });
+            if let Some((count, rest, copy)) = step? {
+                if let (Some((tape, way)), Some(copy)) = (self.tape, copy) {
+                    tape.say(way, copy).await;
+                }
+                break (count, rest);
             }
         };
         send(self.to, &rest).await?;

@@ -1,12 +1,15 @@
 //! One sandbox as the worker knows it.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_core::{
-    ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, SandboxId, Verdict,
+    ExecId, Flow, FlowKind, GATEWAY_NAME, HostName, NetworkPolicy, Purpose, Recording, SandboxId, Verdict,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
@@ -19,11 +22,13 @@ use super::opened::Trust;
 use super::outbox::Outbox;
 use super::resolver::{AT_ONCE, NoAddress, Resolver};
 use super::rooms::{Room, Rooms};
+use super::tape::Recorder;
 use crate::authority::Opener;
 use crate::door::clock::now_ms;
 use crate::door::message::{Opening, Word};
 use crate::door::purposes::GENERATION;
 use crate::policy::{Allowed, Denied, Destination, Reason};
+use crate::recording::{Finder, Reader, Veil};
 
 /// What all its connections share.
 #[derive(Debug)]
@@ -48,6 +53,10 @@ pub(super) struct Served {
     asking: Arc<Semaphore>,
     /// Room for requests inside TLS that are under way.
     under_way: Arc<Semaphore>,
+    /// Who writes everything down, if somebody does.
+    pub(super) recorder: Option<Arc<Recorder>>,
+    /// What is answered from, if that is a recording.
+    pub(super) replay: Option<Arc<Finder>>,
     /// How many were turned away since that was last told: as in [`TOLD_TOGETHER`].
     turned_away: [AtomicU64; 3],
 }
@@ -73,7 +82,20 @@ const TOLD_TOGETHER: [(Reason, &str); 3] = [
 ];
 
 impl Served {
-    pub(super) fn new(opening: Opening, means: Means) -> Self {
+    pub(super) fn new(mut opening: Opening, means: Means, tape: Option<OwnedFd>) -> io::Result<Self> {
+        let (mut recorder, mut replay) = (None, None);
+        if let Some(plan) = opening.recording.take() {
+            let file = File::from(tape.ok_or(io::ErrorKind::InvalidData)?);
+            match &plan.how {
+                Recording::Record(how) => {
+                    recorder = Some(Arc::new(Recorder::new(&opening.sandbox, how.clone(), &plan, file)?));
+                }
+                Recording::Replay(how) => {
+                    let veil = Veil::new(plan.secrets.iter().map(String::as_str), &[]);
+                    replay = Some(Arc::new(Finder::new(Reader::new(file)?, how.clone(), veil)));
+                }
+            }
+        }
         let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
             opening;
         let policy = policy.with_brought(brought);
@@ -86,7 +108,7 @@ impl Served {
             }
         });
         let bounds = policy.rules().map(|rules| rules.limits).unwrap_or_default();
-        Self {
+        Ok(Self {
             id: sandbox,
             attributed,
             policy: watch::Sender::new(Some(Arc::new(policy))),
@@ -102,8 +124,10 @@ impl Served {
             rooms,
             asking: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
+            recorder,
+            replay,
             turned_away: Default::default(),
-        }
+        })
     }
 
     /// Judges by another policy from now on; those who wait for that are told.
@@ -331,6 +355,10 @@ pub(super) fn denied(what: String, reason: Reason) -> Denied {
              (`belljar engine --tenants`)."
         }
         Reason::NoRoom => "Wait until something that is under way has ended, and ask again.",
+        Reason::NotRecorded => {
+            "Only what was asked when the recording was made can be asked again. Its owner can record it anew, or have requests known \
+             again by less (`--match`, `--ignore`)."
+        }
         Reason::Malformed => "Send plain, well-formed HTTP/1.1 or TLS.",
         _ => "Ask from a process of an execution.",
     };

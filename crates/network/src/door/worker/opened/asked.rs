@@ -10,29 +10,41 @@ use hyper::{Method, Uri, Version};
 use crate::http::{Bad, MAX_HEADERS, NEVER_DROPPED, OVERRIDES, read_authority};
 use crate::policy::{Destination, Request, shortened};
 
-/// The port of requests that name none.
-const USUAL_PORT: u16 = 443;
 /// The longest method.
 const LONGEST_METHOD: usize = 32;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) host: Destination,
-    pub(super) port: u16,
-    pub(super) method: String,
-    pub(super) target: String,
+pub(in super::super) struct Asked {
+    /// Whether inside TLS.
+    pub(in super::super) tls: bool,
+    pub(in super::super) host: Destination,
+    pub(in super::super) port: u16,
+    pub(in super::super) method: String,
+    pub(in super::super) target: String,
 }
 
 impl fmt::Display for Asked {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} https://{}{}", shortened(&self.method), self.host, shortened(&self.target))
+        let Self { tls, host, method, target, .. } = self;
+        write!(formatter, "{} {}://{host}{}", shortened(method), scheme(*tls), shortened(target))
     }
+}
+
+fn scheme(tls: bool) -> &'static str {
+    if tls { "https" } else { "http" }
+}
+
+/// The port of requests that name none.
+fn usual_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
 }
 
 impl Asked {
     /// Understands a request, or refuses what could be understood in two ways.
-    pub(super) fn read(parts: &Parts) -> Result<Self, Bad> {
+    /// WebSocket may be asked for where that is said.
+    pub(in super::super) fn read(parts: &Parts, (tls, upgrades): (bool, bool)) -> Result<Self, Bad> {
+        let usual_port = usual_port(tls);
         if parts.headers.len() > MAX_HEADERS {
             return Err(Bad::TooManyHeaders);
         }
@@ -42,16 +54,16 @@ impl Asked {
         if parts.method.as_str().len() > LONGEST_METHOD {
             return Err(Bad::RequestLine);
         }
-        check_headers(&parts.headers)?;
+        check_headers(&parts.headers, upgrades)?;
         let named =
-            parts.uri.authority().map(|authority| read_authority(authority.as_str().as_bytes(), USUAL_PORT));
+            parts.uri.authority().map(|authority| read_authority(authority.as_str().as_bytes(), usual_port));
         let named = named.transpose()?;
-        if named.is_some() && parts.uri.scheme_str().is_some_and(|scheme| scheme != "https") {
+        if named.is_some() && parts.uri.scheme_str().is_some_and(|named| named != scheme(tls)) {
             return Err(Bad::Target);
         }
         let mut hosts = parts.headers.get_all(HOST).iter();
         let header = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => Some(read_authority(host.as_bytes(), USUAL_PORT)?),
+            (Some(host), None) => Some(read_authority(host.as_bytes(), usual_port)?),
             (None, _) => None,
             (Some(_), Some(_)) => return Err(Bad::Hosts),
         };
@@ -71,18 +83,22 @@ impl Asked {
         if !target.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
             return Err(Bad::Target);
         }
-        Ok(Self { host, port, method: parts.method.as_str().to_owned(), target: target.to_owned() })
+        Ok(Self { tls, host, port, method: parts.method.as_str().to_owned(), target: target.to_owned() })
     }
 
     /// For the judge.
     pub(super) fn request(&self) -> Request<'_> {
-        let Self { host, port, method, target } = self;
-        Request { host, port: *port, method, target, tls: true }
+        let Self { tls, host, port, method, target } = self;
+        Request { host, port: *port, method, target, tls: *tls }
     }
 
     /// The host as it is written in requests.
     fn authority(&self) -> String {
-        if self.port == USUAL_PORT { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+        if self.port == usual_port(self.tls) {
+            self.host.to_string()
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     /// Writes a request anew for a host that speaks this version. Of a body whose length is not known it is said that it comes in
@@ -141,7 +157,7 @@ fn listed(headers: &HeaderMap, name: &str) -> Vec<String> {
         .collect()
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), Bad> {
+fn check_headers(headers: &HeaderMap, upgrades: bool) -> Result<(), Bad> {
     // Some servers take these for the same header with a hyphen.
     let doubtful =
         |name: &str| name.contains('_') && NEVER_DROPPED.contains(&name.replace('_', "-").as_str());
@@ -151,7 +167,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Bad> {
     if listed(headers, "connection").iter().any(|name| NEVER_DROPPED.contains(&name.as_str())) {
         return Err(Bad::Connection);
     }
-    if listed(headers, "upgrade").iter().any(|protocol| protocol != "h2c") {
+    let fits = |protocol: &String| protocol == "h2c" || (upgrades && protocol == "websocket");
+    if !listed(headers, "upgrade").iter().all(fits) {
         return Err(Bad::Upgrade);
     }
     Ok(())
@@ -213,7 +230,7 @@ mod tests {
             (one, "GET", "/x", &[host, ("upgrade", "h2c, websocket/13")], Err(Bad::Upgrade)),
             (one, "GET", "/x", &[host, ("transfer_encoding", "chunked")], Err(Bad::Header)),
         ] {
-            let read = Asked::read(&parts(version, method, uri, headers));
+            let read = Asked::read(&parts(version, method, uri, headers), (true, false));
             let seen = read.as_ref().map(|asked| (asked.host.to_string(), asked.port, asked.target.as_str()));
             let seen = seen.map_err(Clone::clone);
             assert_eq!(
@@ -233,7 +250,7 @@ mod tests {
                 let name = if number % 2 == 0 { "a".to_owned() } else { format!("a{number}") };
                 parts.headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static("b"));
             }
-            Asked::read(&parts).map(drop)
+            Asked::read(&parts, (true, false)).map(drop)
         };
         assert_eq!(with(MAX_HEADERS), Ok(()));
         assert_eq!(with(MAX_HEADERS + 1), Err(Bad::TooManyHeaders));
@@ -255,7 +272,7 @@ mod tests {
         {
             let mut parts = parts(Version::HTTP_11, "GET", "/x?y", &headers);
             let body = Full::new(Bytes::from("of this length"));
-            Asked::read(&parts).unwrap().address(&mut parts, version, &body).unwrap();
+            Asked::read(&parts, (true, false)).unwrap().address(&mut parts, version, &body).unwrap();
             assert_eq!(parts.uri.to_string(), uri);
             assert_eq!(parts.headers.get(HOST).map(|host| host.to_str().unwrap()), host);
             assert_eq!(parts.headers.len(), 1 + usize::from(host.is_some()), "{:?}", parts.headers);

@@ -1,37 +1,41 @@
 //! TLS that is opened: clients speak with the door as if it were the host, each request is judged, and those that may be made go on over
-//! TLS of the door's own, which is verified. What goes through is HTTP/1.1 or HTTP/2 on either side.
+//! TLS of the door's own, which is verified. What goes through is HTTP/1.1 or HTTP/2 on either side. What is recorded comes this way
+//! too where it is plain, for here answers are understood.
 
 mod asked;
 mod streams;
+pub(super) mod upgrade;
 mod upstream;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use belljar_core::{FlowKind, HostName, NetworkPolicy, Verdict};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
 
-use self::asked::{Asked, overriding, strip_answer};
-use self::streams::Client;
-pub(super) use self::streams::Counts;
+pub(super) use self::asked::Asked;
+use self::asked::{overriding, strip_answer};
+pub(super) use self::streams::{Client, Counts};
 use self::upstream::{Sending, Upstream, Upstreams};
 use super::connection::{Connection, IDLE, Stop};
 use super::dial::Peer;
@@ -39,9 +43,11 @@ use super::http::Refusal;
 use super::relay::Tally;
 use super::rooms::{Busy, Room};
 use super::served::{Trip, denied};
+use super::tape::{Conversation, Pause, Taped};
 use crate::authority::Opener;
 use crate::http::{MAX_HEAD, MAX_HEADERS};
-use crate::policy::{Denied, Reason, decide, shortened};
+use crate::policy::{Denied, Look, Reason, decide, shortened};
+use crate::recording::{Exchange, Way};
 
 /// How long a client may take to agree on TLS.
 const GREETING: Duration = Duration::from_secs(30);
@@ -92,45 +98,108 @@ impl Trust {
     }
 }
 
-/// Serves a client whose TLS is opened, of whom these words have been read, to its end.
-pub(super) async fn serve(
+/// How a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speech {
+    /// HTTP/1.1, without TLS.
+    Plain,
+    /// The same inside TLS.
+    One,
+    /// HTTP/2 inside TLS, with several requests under way at once.
+    Several,
+}
+
+impl Speech {
+    pub(super) fn is_tls(self) -> bool {
+        self != Self::Plain
+    }
+
+    pub(super) fn kind(self) -> FlowKind {
+        if self.is_tls() { FlowKind::Tls } else { FlowKind::Http }
+    }
+}
+
+/// What a client speaks on.
+pub(super) trait Spoken: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Spoken for S {}
+
+/// Agrees with a client, of whom these words have been read, on how to speak: TLS is opened by this, if it is TLS.
+pub(super) async fn greet(
     connection: &Arc<Connection>,
-    opener: &Opener,
-    (first, name): (Vec<u8>, Option<HostName>),
-    (counts, room): (&Arc<Counts>, &Arc<Room>),
-) -> Result<(), Stop> {
-    let config = opener.config(&connection.allowed.destination).map_err(io::Error::other)?;
+    opener: Option<&Opener>,
+    first: Vec<u8>,
+    counts: &Arc<Counts>,
+) -> Result<(Box<dyn Spoken>, Speech), Stop> {
     let client = Client::new(connection.clone(), first, counts.clone());
+    let Some(opener) = opener else { return Ok((Box::new(client), Speech::Plain)) };
+    let config = opener.config(&connection.allowed.destination).map_err(io::Error::other)?;
     let greeting = tokio::time::timeout(GREETING, TlsAcceptor::from(config).accept(client)).await;
     let stream = greeting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(distrusted)?;
     let _ = connection.client.set_nodelay(true);
     let several = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok((Box::new(stream), if several { Speech::Several } else { Speech::One }))
+}
+
+/// Has a service answer a client's requests, as long as there are any.
+pub(super) async fn converse<S, B>(
+    stream: Box<dyn Spoken>,
+    speech: Speech,
+    service: S,
+) -> Result<(), hyper::Error>
+where
+    S: HttpService<Incoming, ResBody = B, Error = Infallible, Future: Send + 'static>,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
+    let stream = TokioIo::new(stream);
+    if speech == Speech::Several {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
+        builder.max_header_list_size(MAX_HEADERS_SIZE).max_send_buf_size(WAITING);
+        builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW_OF_ALL);
+        builder.serve_connection(stream, service).await
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_headers(MAX_HEADERS);
+        builder
+            .preserve_header_case(true)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(stream, service)
+            .with_upgrades()
+            .await
+    }
+}
+
+/// Serves a client whose requests are looked at, of whom these words have been read, to its end.
+pub(super) async fn serve(
+    connection: &Arc<Connection>,
+    opener: Option<&Opener>,
+    (first, name): (Vec<u8>, Option<HostName>),
+    (counts, room): (&Arc<Counts>, &Arc<Room>),
+) -> Result<(), Stop> {
+    let (stream, speech) = greet(connection, opener, first, counts).await?;
     let opened = Arc::new(Opened {
         connection: connection.clone(),
         name,
-        several,
+        speech,
         counts: counts.clone(),
         room: room.clone(),
         upstreams: Upstreams::default(),
         under_way: Mutex::default(),
+        bridge: Mutex::default(),
     });
     let service = {
         let opened = opened.clone();
         service_fn(move |request| opened.clone().answer(request))
     };
-    let stream = TokioIo::new(stream);
     let served = async {
-        if several {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder.timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
-            builder.max_header_list_size(MAX_HEADERS_SIZE).max_send_buf_size(WAITING);
-            builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW_OF_ALL);
-            builder.serve_connection(stream, service).await
-        } else {
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_headers(MAX_HEADERS);
-            builder.preserve_header_case(true).max_buf_size(MAX_HEAD).serve_connection(stream, service).await
+        converse(stream, speech, service).await?;
+        let bridge = opened.bridge.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(bridge) = bridge
+            && let Err(error) = bridge.carry().await
+        {
+            tracing::debug!(%error, "a connection that had gone over to another protocol broke");
         }
+        Ok::<(), hyper::Error>(())
     };
     let mut policies = connection.policies.clone();
     let (mut served, mut moved) = (pin!(served), 0);
@@ -191,18 +260,19 @@ fn distrusted(error: io::Error) -> io::Error {
     ))
 }
 
-/// A client whose TLS is open.
+/// A client whose requests are looked at.
 struct Opened {
     connection: Arc<Connection>,
     /// The host that it asked for.
     name: Option<HostName>,
-    /// Whether it may have several requests under way.
-    several: bool,
+    speech: Speech,
     counts: Arc<Counts>,
     room: Arc<Room>,
     upstreams: Upstreams,
     /// Requests that may be made, and where they go.
     under_way: Mutex<HashMap<u64, (Asked, Option<Peer>)>>,
+    /// What comes after the last request, where that goes over to another protocol.
+    bridge: Mutex<Option<upgrade::Bridge>>,
 }
 
 type Answer = Either<Full<Bytes>, Telling>;
@@ -216,7 +286,9 @@ impl Opened {
     fn judge_again(&self, policy: &NetworkPolicy) -> Result<(), Denied> {
         let own = &self.connection.allowed;
         let allowed = decide::connect(policy, &own.destination, own.port)?;
-        decide::tls(policy, &allowed, self.name.as_ref())?;
+        if self.speech.is_tls() {
+            decide::tls(policy, &allowed, self.name.as_ref())?;
+        }
         for (asked, peer) in self.under_way().values() {
             let allowed = decide::request(policy, &allowed, asked.request())?;
             peer.map_or(Ok(()), |peer| peer.judge(policy, &allowed))?;
@@ -224,8 +296,12 @@ impl Opened {
         Ok(())
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
         let serial = self.counts.next_request();
+        // Where nobody writes it down, it is not looked into but by rules about requests, and those know no other protocol.
+        let upgrades = self.connection.served.recorder.is_some() && self.connection.allowed.look == Look::Any;
+        let wish =
+            (upgrades && upgrade::is_asked(request.headers())).then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
         let connection = &self.connection;
         let own = &connection.allowed;
@@ -234,7 +310,7 @@ impl Opened {
             return Ok(said(&refusal, Reason::NoRoom));
         };
         let room = (room, self.room.busy());
-        let asked = Asked::read(&parts);
+        let asked = Asked::read(&parts, (self.speech.is_tls(), upgrades));
         if asked.is_err() {
             // What may be large does not wait.
             parts.headers = HeaderMap::new();
@@ -249,8 +325,9 @@ impl Opened {
             let refusal = Refusal::new(&denied(connection.what.clone(), reached.into()), connection.exec);
             return Ok(said(&refusal, reached.into()));
         }
-        let trip =
-            |host: String, port| connection.served.trip(connection.exec, FlowKind::Tls, host, Some(port));
+        let trip = |host: String, port| {
+            connection.served.trip(connection.exec, self.speech.kind(), host, Some(port))
+        };
         let asked = match asked {
             Ok(asked) => asked,
             Err(bad) => {
@@ -264,12 +341,24 @@ impl Opened {
             return Ok(self.refuse(trip, &denied(asked.to_string(), reached.into())).await);
         }
         let passing = Arc::new(Passing::new(self.clone(), serial, trip, room));
-        Ok(match passing.pass(&asked, (parts, body)).await {
-            Ok((response, upstream)) => {
+        Ok(match passing.pass(&asked, (parts, body), wish.is_some()).await {
+            Ok((mut response, upstream)) => {
+                let is_other = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                if let (true, Some(client)) = (is_other, wish) {
+                    let host = hyper::upgrade::on(&mut response);
+                    passing.converse(response.headers());
+                    let bridge = upgrade::Bridge { client, host, passing: passing.clone() };
+                    *self.bridge.lock().unwrap_or_else(PoisonError::into_inner) = Some(bridge);
+                }
                 let (mut head, body) = response.into_parts();
                 strip_answer(&mut head.headers);
+                if is_other {
+                    upgrade::ask(&mut head.headers);
+                }
                 head.version = Version::HTTP_11;
-                Response::from_parts(head, Either::Right(Telling { body, upstream: Some(upstream), passing }))
+                passing.taped.get().inspect(|taped| taped.answered(head.status.as_u16(), &head.headers));
+                let telling = Telling { body, upstream: Some(upstream), passing, pause: Pause::default() };
+                Response::from_parts(head, Either::Right(telling))
             }
             Err(Stop::Denied(denied) | Stop::Cut(denied)) => match passing.take() {
                 Some(trip) => self.refuse(trip, &denied).await,
@@ -280,10 +369,11 @@ impl Opened {
                     Stop::Io(error) => error.to_string(),
                     _ => "the sandbox has ended".to_owned(),
                 };
+                passing.taped.get().inspect(|taped| taped.failed(&why));
                 if let Some(trip) = passing.take() {
                     trip.failed(&why).await;
                 }
-                plain(StatusCode::BAD_GATEWAY, format!("{} did not answer: {why}\n", own.destination))
+                plain_answer(StatusCode::BAD_GATEWAY, format!("{} did not answer: {why}\n", own.destination))
             }
         })
     }
@@ -294,15 +384,17 @@ impl Opened {
     }
 }
 
-fn said(refusal: &Refusal, reason: Reason) -> Response<Answer> {
+/// What a client is answered whose request is refused.
+pub(super) fn said<B>(refusal: &Refusal, reason: Reason) -> Response<Either<Full<Bytes>, B>> {
     let status = StatusCode::from_bytes(&refusal.status.as_bytes()[..3]).unwrap_or(StatusCode::FORBIDDEN);
-    let mut response = plain(status, refusal.body.clone());
+    let mut response = plain_answer(status, refusal.body.clone());
     let reason = HeaderValue::from_static(reason.as_str());
     response.headers_mut().insert(HeaderName::from_static("x-belljar-denied"), reason);
     response
 }
 
-fn plain(status: StatusCode, text: String) -> Response<Answer> {
+/// An answer of plain text.
+pub(super) fn plain_answer<B>(status: StatusCode, text: String) -> Response<Either<Full<Bytes>, B>> {
     let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -322,6 +414,10 @@ struct Passing {
     /// Whether an answer has come.
     is_answered: AtomicBool,
     failed: Mutex<Option<String>>,
+    /// What is written down of it in a recording.
+    taped: OnceLock<Taped>,
+    /// And of what is said after it has gone over to another protocol.
+    conversation: OnceLock<Conversation>,
 }
 
 impl Drop for Passing {
@@ -335,6 +431,9 @@ impl Drop for Passing {
             None if self.is_answered.load(Ordering::Relaxed) => Verdict::Allowed,
             None => Verdict::Failed { error: "the client did not wait for an answer".into() },
         };
+        if let (Some(taped), Verdict::Failed { error }) = (self.taped.get(), &verdict) {
+            taped.failed(error);
+        }
         tokio::spawn(trip.end(verdict));
     }
 }
@@ -350,6 +449,8 @@ impl Passing {
             received: Tally::default(),
             is_answered: AtomicBool::new(false),
             failed: Mutex::default(),
+            taped: OnceLock::new(),
+            conversation: OnceLock::new(),
         }
     }
 
@@ -362,6 +463,14 @@ impl Passing {
         self.trip().take()
     }
 
+    /// It goes over to another protocol, with this answer.
+    fn converse(&self, headers: &HeaderMap) {
+        if let Some(taped) = self.taped.get() {
+            taped.answered(StatusCode::SWITCHING_PROTOCOLS.as_u16(), headers);
+            self.conversation.get_or_init(|| taped.converse());
+        }
+    }
+
     fn failed(&self, error: String) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
@@ -371,6 +480,7 @@ impl Passing {
         self: &Arc<Self>,
         asked: &Asked,
         (mut parts, body): (Parts, Incoming),
+        upgrades: bool,
     ) -> Result<(Response<Incoming>, Upstream), Stop> {
         let Opened { connection, upstreams, counts, .. } = &*self.opened;
         // As it is now, after the wait.
@@ -390,7 +500,7 @@ impl Passing {
         let is_brought =
             policy.rules().is_some_and(|rules| decide::is_brought(rules, &own.destination, own.port));
         let mut upstream =
-            upstreams.get(connection, (self.opened.several, is_brought), &allowed, counts).await?;
+            upstreams.get(connection, (self.opened.speech, is_brought), &allowed, counts).await?;
         upstream.peer.judge(&*connection.policy()?, &allowed)?;
         if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {
             *peer = Some(upstream.peer);
@@ -402,16 +512,34 @@ impl Passing {
         if let Some(begun) = begun {
             connection.served.say(begun).await;
         }
+        if let Some(recorder) = &connection.served.recorder {
+            // What comes back is looked into, by whoever reads the recording and by ourselves.
+            parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            let exchange = Exchange {
+                host: asked.host.to_string(),
+                port: asked.port,
+                tls: asked.tls,
+                version: if self.opened.speech == Speech::Several { "2" } else { "1.1" }.into(),
+                method: asked.method.clone(),
+                target: asked.target.clone(),
+                ..Exchange::default()
+            };
+            let taped = self.taped.get_or_init(|| Taped::new(recorder.clone(), connection.exec, exchange));
+            taped.asked(&parts.headers);
+        }
         asked
             .address(&mut parts, upstream.version(), &body)
             .map_err(|bad| denied(format!("{asked}: {bad}"), Reason::Malformed))?;
+        if upgrades && upstream.version() == Version::HTTP_11 {
+            upgrade::ask(&mut parts.headers);
+        }
         let body = Sending::new(body, self.clone());
         let response = upstream.send(Request::from_parts(parts, body)).await;
         let response = response.map_err(|error| match counts.reached() {
             Some(reached) => Stop::Denied(denied(asked.to_string(), reached.into())),
             None => io::Error::other(error).into(),
         })?;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades {
             return Err(io::Error::other("the host speaks another protocol").into());
         }
         self.is_answered.store(true, Ordering::Relaxed);
@@ -424,6 +552,7 @@ struct Telling {
     body: Incoming,
     upstream: Option<Upstream>,
     passing: Arc<Passing>,
+    pause: Pause,
 }
 
 impl Body for Telling {
@@ -434,18 +563,24 @@ impl Body for Telling {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let this = &mut *self;
+        let taped = this.passing.taped.get();
+        ready!(this.pause.poll(taped, context));
+        let polled = Pin::new(&mut this.body).poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.passing.received.add(frame.data_ref().map_or(0, |bytes| bytes.len() as u64));
+                if let Some(bytes) = frame.data_ref() {
+                    this.passing.received.add(bytes.len() as u64);
+                    taped.inspect(|taped| taped.pass(Way::In, bytes));
+                }
             }
-            Poll::Ready(Some(Err(error))) => self.passing.failed(error.to_string()),
+            Poll::Ready(Some(Err(error))) => this.passing.failed(error.to_string()),
             _ => {}
         }
-        if (matches!(polled, Poll::Ready(None)) || self.body.is_end_stream())
-            && let Some(upstream) = self.upstream.take()
+        if (matches!(polled, Poll::Ready(None)) || this.body.is_end_stream())
+            && let Some(upstream) = this.upstream.take()
         {
-            self.passing.opened.upstreams.give_back(upstream);
+            this.passing.opened.upstreams.give_back(upstream);
         }
         polled
     }

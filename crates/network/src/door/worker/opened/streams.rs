@@ -15,7 +15,7 @@ use super::super::limits::{Limits, Reached, Way};
 use super::super::relay::Tally;
 
 /// The client, of whom some words have been read before.
-pub(super) struct Client {
+pub(in super::super) struct Client {
     connection: Arc<Connection>,
     first: Vec<u8>,
     counts: Arc<Counts>,
@@ -27,7 +27,7 @@ const FOR_EACH: u64 = 128 * 1024;
 const BESIDES: u64 = 1 << 20;
 
 impl Client {
-    pub(super) fn new(connection: Arc<Connection>, first: Vec<u8>, counts: Arc<Counts>) -> Self {
+    pub(in super::super) fn new(connection: Arc<Connection>, first: Vec<u8>, counts: Arc<Counts>) -> Self {
         Self { connection, first, counts, heard: 0 }
     }
 
@@ -104,13 +104,20 @@ pub(in super::super) struct Counts {
 }
 
 impl Counts {
+    /// For one who is listened to however much it says.
+    pub(in super::super) fn unbounded() -> Self {
+        let counts = Self::default();
+        counts.requests.store(u64::MAX >> 20, Ordering::Relaxed);
+        counts
+    }
+
     /// How many requests there were.
     pub(in super::super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
     /// The number of another request.
-    pub(super) fn next_request(&self) -> u64 {
+    pub(in super::super) fn next_request(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed)
     }
 

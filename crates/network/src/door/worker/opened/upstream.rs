@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,10 +20,12 @@ use super::super::connection::Stop;
 use super::super::dial::{Peer, dial};
 use super::super::limits::Place;
 use super::super::served::denied;
+use super::super::tape::Pause;
 use super::streams::{Counted, Counts};
-use super::{Connection, Passing, WAITING, WINDOW, WINDOW_OF_ALL};
+use super::{Connection, Passing, Speech, WAITING, WINDOW, WINDOW_OF_ALL};
 use crate::http::MAX_HEAD;
 use crate::policy::{Allowed, Destination};
+use crate::recording::Way;
 
 /// How long a host may take to agree on TLS.
 const GREETING: Duration = Duration::from_secs(15);
@@ -35,11 +37,12 @@ const SETTLING: Duration = Duration::from_millis(100);
 pub(super) struct Sending {
     body: Incoming,
     passing: Arc<Passing>,
+    pause: Pause,
 }
 
 impl Sending {
     pub(super) fn new(body: Incoming, passing: Arc<Passing>) -> Self {
-        Self { body, passing }
+        Self { body, passing, pause: Pause::default() }
     }
 }
 
@@ -51,11 +54,15 @@ impl Body for Sending {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let this = &mut *self;
+        let taped = this.passing.taped.get();
+        ready!(this.pause.poll(taped, context));
+        let polled = Pin::new(&mut this.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(bytes) = frame.data_ref()
         {
-            self.passing.sent.add(bytes.len() as u64);
+            this.passing.sent.add(bytes.len() as u64);
+            taped.inspect(|taped| taped.pass(Way::Out, bytes));
         }
         polled
     }
@@ -159,7 +166,7 @@ impl Upstreams {
     pub(super) async fn get(
         &self,
         connection: &Connection,
-        (several, is_brought): (bool, bool),
+        (speech, is_brought): (Speech, bool),
         allowed: &Allowed,
         counts: &Arc<Counts>,
     ) -> Result<Upstream, Stop> {
@@ -169,7 +176,7 @@ impl Upstreams {
         let _opening = self.opening.lock().await;
         match self.take(is_brought).await {
             Some(upstream) => Ok(upstream),
-            None => self.open(connection, (several, is_brought), allowed, counts).await,
+            None => self.open(connection, (speech, is_brought), allowed, counts).await,
         }
     }
 
@@ -177,7 +184,7 @@ impl Upstreams {
     async fn open(
         &self,
         connection: &Connection,
-        (several, is_brought): (bool, bool),
+        (speech, is_brought): (Speech, bool),
         allowed: &Allowed,
         counts: &Arc<Counts>,
     ) -> Result<Upstream, Stop> {
@@ -196,11 +203,14 @@ impl Upstreams {
         let policy = connection.policy()?;
         let (socket, peer) = dial((served, connection.exec), &policy, allowed).await?;
         let socket = Counted::new(socket, served.limits.clone(), counts.clone());
+        if speech == Speech::Plain {
+            return self.plain(TokioIo::new(socket), peer, place).await;
+        }
         let name = match &allowed.destination {
             Destination::Name(name) => ServerName::try_from(name.to_string()).map_err(io::Error::other)?,
             Destination::Address(address) => ServerName::from(*address),
         };
-        let connector = TlsConnector::from(served.trust.config(several));
+        let connector = TlsConnector::from(served.trust.config(speech == Speech::Several));
         let greeting = tokio::time::timeout(GREETING, connector.connect(name, socket)).await;
         let stream = greeting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let is_two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -227,7 +237,7 @@ impl Upstreams {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD);
         let (sender, task) = builder.handshake(stream).await.map_err(io::Error::other)?;
-        self.attend(async move { drop(task.await) });
+        self.attend(async move { drop(task.with_upgrades().await) });
         Ok(Upstream { sender: Sender::One(sender), peer, _place: place })
     }
 
