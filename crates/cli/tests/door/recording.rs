@@ -384,3 +384,34 @@ fn web_sockets_are_the_same_again() {
     assert!(other["exit_code"] != 0 && other["denied"][0]["reason"] == "not_recorded", "{other}");
     assert!(other["denied"][0]["what"].as_str().unwrap().contains("another from byte"), "{other}");
 }
+
+/// A sandbox that is answered from a recording takes no more of the door's memory than another.
+#[test]
+fn long_bodies_at_a_recording_take_little_memory() {
+    let world = World::new();
+    let _plain = HttpServer::start(&format!("{SERVER}:80"));
+    let id = world.create(&["--allow", "server.test", "--record", "r"]);
+    assert!(said(&world.shell(&id, "curl -sS -d x http://server.test/x")).contains("served"));
+    remove(&world, &id);
+    let id = world.create(&["--replay", "r", "--memory", "256m"]);
+    let script = "import socket, threading, time
+def send():
+    s = socket.create_connection(('server.test', 80), timeout=60)
+    try:
+        s.sendall(b'POST /x HTTP/1.1\\r\\nHost: server.test\\r\\nContent-Length: 15000000\\r\\n\\r\\n')
+        for _ in range(149): s.sendall(b'x' * 100000)
+        time.sleep(60)
+    except OSError: pass
+for _ in range(40): threading.Thread(target=send, daemon=True).start()
+time.sleep(10)
+open('held', 'w').close()
+time.sleep(60)";
+    world.json(&["exec", "-d", "--timeout", "100s", &id, "--", "python3", "-c", script]);
+    until("they are held", || world.shell(&id, "test -e held")["exit_code"] == 0);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", world.door("worker").unwrap())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 200 << 10, "{kib} KiB");
+    let ran = world.shell(&world.create(&["--replay", "r"]), "curl -sS -d x http://server.test/x");
+    assert!(said(&ran).contains("served"), "{ran}");
+}

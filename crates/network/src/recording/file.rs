@@ -17,7 +17,7 @@ const MAGIC: &[u8; 20] = b"belljar recording 1\n";
 /// What one that was finished ends with, after the place of its index.
 const END: &[u8; 8] = b"bjrindex";
 /// The most bytes of a piece.
-pub const MAX_PIECE: usize = 256 << 10;
+pub const MAX_PIECE: usize = 64 << 10;
 /// The most bytes of what else is in a frame, unpacked.
 const MAX_ENTRY: usize = 16 << 20;
 /// The most bytes of an index, unpacked.

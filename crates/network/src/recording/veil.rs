@@ -56,7 +56,7 @@ const SHORTEST: usize = 6;
 /// The same of one that was not known before.
 const SHORTEST_LEARNED: usize = 8;
 /// The most that are learned.
-const MOST_LEARNED: usize = 256;
+const MOST_LEARNED: usize = 32;
 /// So many digits after the beginning of a token are not there by chance.
 const FEWEST: usize = 16;
 /// The longest run of digits that is taken for one.

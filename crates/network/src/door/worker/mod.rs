@@ -26,7 +26,7 @@ use std::time::Duration;
 use belljar_core::{Moved, SandboxId, Tenant};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use self::gate::Gate;
 use self::limits::Limits;
@@ -69,6 +69,7 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
         gate: Gate::default(),
         trust: Arc::new(trust),
         rooms: Rooms::new(MOST_OPENED),
+        bodies: Arc::new(Semaphore::new(MOST_BODIES)),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -101,10 +102,14 @@ struct Worker {
     gate: Gate,
     trust: Arc<Trust>,
     rooms: Arc<Rooms>,
+    bodies: Arc<Semaphore>,
 }
 
 /// The most connections whose TLS is open, of one sandbox and of all: each takes up to a megabyte.
 const MOST_OPENED: [usize; 2] = [64, 1024];
+
+/// The most bodies of all sandboxes that are read whole at a time, to be found in recordings: each takes up to 16 MiB.
+const MOST_BODIES: usize = 16;
 
 /// A sandbox that is served, until this is dropped.
 struct Open {
@@ -207,6 +212,7 @@ impl Worker {
             gate: self.gate.clone(),
             trust: self.trust.clone(),
             rooms: self.rooms.clone(),
+            bodies: self.bodies.clone(),
         };
         let tape = opening.recording.is_some().then(|| sockets.pop()).flatten();
         let served = match Served::new(opening, means, tape) {

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::Verdict;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Either, Full, Limited};
+use http_body_util::{BodyExt, Collected, Either, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
@@ -27,12 +27,17 @@ use super::first::{First, Opening, first_words};
 use super::http::Refusal;
 use super::lingerless;
 use super::opened::{Asked, Client, Counts, Speech, converse, greet, plain_answer, upgrade};
+use super::rooms::Room;
 use super::served::{Trip, denied};
 use crate::policy::{Denied, Reason, shortened};
 use crate::recording::{Content, Exchange, Finder, Hash, Question, Stream, Unmask, Way};
 
 /// The longest body of a request that is compared.
-const MAX_BODY: usize = 64 << 20;
+const MAX_BODY: usize = 16 << 20;
+/// One that is said to be as short is read without asking for room.
+const SHORT_BODY: u64 = 64 << 10;
+/// How long a body may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How much of what a client says is read at a time.
 const AT_ONCE: usize = 64 << 10;
 
@@ -70,6 +75,10 @@ async fn answer(connection: &Arc<Connection>, finder: &Arc<Finder>, trip: Trip) 
         }
     };
     let counts = Arc::new(Counts::default());
+    let Some(room) = connection.served.opened_room() else {
+        trip.denied(&denied(connection.what.clone(), Reason::NoRoom)).await;
+        return lingerless(&connection.client);
+    };
     let (stream, speech) = match greet(connection, opener, opening.bytes, &counts).await {
         Ok(greeted) => greeted,
         Err(Stop::Io(error)) => {
@@ -80,10 +89,16 @@ async fn answer(connection: &Arc<Connection>, finder: &Arc<Finder>, trip: Trip) 
     };
     // What is asked is told by request.
     trip.told().await;
-    let player = Arc::new(Player { connection: connection.clone(), finder: finder.clone(), speech, counts });
+    let player =
+        Player { connection: connection.clone(), finder: finder.clone(), speech, counts, room: room.clone() };
+    let player = Arc::new(player);
     let service = service_fn(move |request| player.clone().play(request));
-    if let Err(error) = converse(stream, speech, service).await {
-        tracing::debug!(%error, "a client of a recording broke off");
+    tokio::select! {
+        ended = converse(stream, speech, service) => if let Err(error) = ended {
+            tracing::debug!(%error, "a client of a recording broke off");
+        },
+        // Nothing was asked on it, and its place went to another.
+        () = room.given_up() => {}
     }
 }
 
@@ -93,6 +108,7 @@ struct Player {
     finder: Arc<Finder>,
     speech: Speech,
     counts: Arc<Counts>,
+    room: Arc<Room>,
 }
 
 type Answer = Either<Full<Bytes>, Played>;
@@ -104,6 +120,16 @@ impl Player {
         let (parts, body) = request.into_parts();
         let connection = &self.connection;
         let own = &connection.allowed;
+        let Some(_place) = connection.served.room_for_request() else {
+            let refusal = Refusal::new(&denied(connection.what.clone(), Reason::NoRoom), connection.exec);
+            return Ok(super::opened::said(&refusal, Reason::NoRoom));
+        };
+        let _busy = self.room.busy();
+        if let Err(reached) = connection.served.limits.request().await {
+            connection.served.turned_away(reached);
+            let refusal = Refusal::new(&denied(connection.what.clone(), reached.into()), connection.exec);
+            return Ok(super::opened::said(&refusal, reached.into()));
+        }
         let trip = |host: String, port| {
             connection.served.trip(connection.exec, self.speech.kind(), host, Some(port))
         };
@@ -119,10 +145,10 @@ impl Player {
         if let Some(client) = wish {
             return Ok(self.go_over(client, &asked, &parts.headers, trip).await);
         }
-        let body = match Limited::new(body, MAX_BODY).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) => {
-                let what = format!("{asked}, whose body cannot be read: {error}");
+        let body = match self.read(body).await {
+            Ok(body) => body,
+            Err(why) => {
+                let what = format!("{asked}, whose body {why}");
                 return Ok(self.refuse(trip, &denied(what, Reason::Malformed)).await);
             }
         };
@@ -160,6 +186,17 @@ impl Player {
             }
         };
         Ok(self.refuse(trip, &refusal).await)
+    }
+
+    /// Reads a body, few long ones at a time.
+    async fn read(&self, body: Incoming) -> Result<Bytes, String> {
+        let is_short = body.size_hint().upper().is_some_and(|most| most <= SHORT_BODY);
+        let read = async {
+            let _room = if is_short { None } else { self.connection.served.room_for_body().await };
+            Limited::new(body, MAX_BODY).collect().await.map_err(|error| format!("cannot be read: {error}"))
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        read.unwrap_or_else(|_| Err("did not come in time".into())).map(Collected::to_bytes)
     }
 
     /// Goes over to WebSocket, and says what was said there.

@@ -57,6 +57,8 @@ pub(super) struct Served {
     pub(super) recorder: Option<Arc<Recorder>>,
     /// What is answered from, if that is a recording.
     pub(super) replay: Option<Arc<Finder>>,
+    /// Places for bodies that are read whole, to be found there: of this sandbox, and of all.
+    bodies: [Arc<Semaphore>; 2],
     /// How many were turned away since that was last told: as in [`TOLD_TOGETHER`].
     turned_away: [AtomicU64; 3],
 }
@@ -69,10 +71,15 @@ pub(super) struct Means {
     pub(super) trust: Arc<Trust>,
     /// Places for connections whose TLS is open.
     pub(super) rooms: Arc<Rooms>,
+    /// Places for bodies that are read whole, to be found in a recording.
+    pub(super) bodies: Arc<Semaphore>,
 }
 
 /// The most requests of one sandbox inside opened TLS that are under way: the head of each is in our memory.
 const MOST_UNDER_WAY: usize = 256;
+
+/// The most bodies of one sandbox that are read whole at a time.
+const MOST_BODIES: usize = 4;
 
 /// Why they were turned away whose refusals are told together: its own limits, its tenant's, and room of ours.
 const TOLD_TOGETHER: [(Reason, &str); 3] = [
@@ -99,7 +106,7 @@ impl Served {
         let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
             opening;
         let policy = policy.with_brought(brought);
-        let Means { outbox, resolver, gate, trust, rooms } = means;
+        let Means { outbox, resolver, gate, trust, rooms, bodies } = means;
         let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
             Ok(opener) => Some(opener),
             Err(error) => {
@@ -126,6 +133,7 @@ impl Served {
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             recorder,
             replay,
+            bodies: [Arc::new(Semaphore::new(MOST_BODIES)), bodies],
             turned_away: Default::default(),
         })
     }
@@ -198,6 +206,14 @@ impl Served {
             self.turned_away[2].fetch_add(1, Ordering::Relaxed);
         }
         room
+    }
+
+    /// Waits for a place for a body that is read whole.
+    pub(super) async fn room_for_body(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        let [own, all] = self.bodies.clone();
+        // In this order, so that nobody holds a place of all while it waits for its own.
+        let own = own.acquire_owned().await.ok()?;
+        Some([own, all.acquire_owned().await.ok()?])
     }
 
     /// Counts one of many that were turned away, which are told together: nobody is to fill the list with them.

@@ -23,13 +23,13 @@ use crate::recording::{
 };
 
 /// How much may wait to be written.
-const MOST_BEHIND: usize = 32 << 20;
+const MOST_BEHIND: usize = 8 << 20;
 /// The most times that are kept of one content.
-const MOST_MARKS: usize = 65_536;
+const MOST_MARKS: usize = 4096;
 /// What comes within so many microseconds came together.
 const TOGETHER: u64 = 500;
 /// The most turns that are kept of one conversation.
-const MOST_TURNS: usize = 65_536;
+const MOST_TURNS: usize = 8192;
 
 /// The status of an answer that goes over to another protocol.
 const SWITCHING: u16 = 101;
@@ -306,7 +306,34 @@ struct Desk {
     writer: Writer,
     veil: Arc<Veil>,
     open: HashMap<Number, Taking>,
-    turns: HashMap<Number, Vec<(Way, Taking)>>,
+    turns: HashMap<Number, Turns>,
+}
+
+/// A conversation: what has been said by turns, and the turn that goes on.
+#[derive(Default)]
+struct Turns {
+    over: Vec<(Way, Content)>,
+    now: Option<(Way, Taking)>,
+}
+
+impl Turns {
+    fn push(&mut self, way: Way, bytes: &[u8], us: u64, veil: &Veil, writer: &mut Writer) -> io::Result<()> {
+        if self.now.as_ref().is_some_and(|(own, _)| *own != way) {
+            self.turn(writer)?;
+        }
+        if self.over.len() >= MOST_TURNS {
+            return Ok(());
+        }
+        let (_, taking) = self.now.get_or_insert_with(|| (way, Taking::new(veil)));
+        taking.push(bytes, us, writer)
+    }
+
+    fn turn(&mut self, writer: &mut Writer) -> io::Result<()> {
+        if let Some((way, taking)) = self.now.take() {
+            self.over.push((way, taking.finish(writer, false)?));
+        }
+        Ok(())
+    }
 }
 
 /// A content of which more may come.
@@ -388,13 +415,7 @@ impl Desk {
             }
             Job::Turn(number, way, bytes, us) => {
                 let turns = self.turns.entry(number).or_default();
-                if turns.last().is_none_or(|(last, _)| *last != way) && turns.len() < MOST_TURNS {
-                    turns.push((way, Taking::new(&self.veil)));
-                }
-                match turns.iter_mut().rfind(|(own, _)| *own == way) {
-                    Some((_, taking)) => taking.push(&bytes, us, &mut self.writer),
-                    None => Ok(()),
-                }
+                turns.push(way, &bytes, us, &self.veil, &mut self.writer)
             }
             Job::Exchange(mut exchange, [body, answer]) => {
                 for (number, content) in [(body, &mut exchange.body), (answer, &mut exchange.answer)] {
@@ -406,9 +427,12 @@ impl Desk {
                 self.writer.entry(&Entry::Exchange(exchange))
             }
             Job::Stream(mut stream, number) => {
-                for (way, taking) in self.turns.remove(&number).unwrap_or_default() {
-                    stream.said.push((way, taking.finish(&mut self.writer, false)?));
+                let mut turns = self.turns.remove(&number).unwrap_or_default();
+                turns.turn(&mut self.writer)?;
+                if turns.over.len() >= MOST_TURNS {
+                    stream.error = Some("there were more turns than are kept".into());
                 }
+                stream.said = turns.over;
                 self.writer.entry(&Entry::Stream(stream))
             }
             Job::Lookup(lookup) => self.writer.entry(&Entry::Lookup(lookup)),
