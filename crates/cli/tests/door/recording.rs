@@ -364,8 +364,9 @@ fn web_sockets_are_the_same_again() {
     let mut command = Command::new("python3");
     command.args(["-c", ECHO, SERVER]).stdout(std::process::Stdio::piped());
     let mut child = where_it_is(SERVER, || command.spawn().unwrap());
-    let mut ready = [0; 5];
+    let mut ready = [0; 6];
     child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
     let server = Program(child);
     let speak =
         |id: &str, words: &[&str]| world.json(&[&["exec", id, "--", "python3", "-c", SPEAK], words].concat());
