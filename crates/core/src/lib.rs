@@ -18,6 +18,7 @@ mod file;
 mod gateway;
 mod id;
 mod limits;
+mod moment;
 mod policy;
 mod provider;
 mod recording;
@@ -43,6 +44,7 @@ pub use file::{Entry, FileKind, FilePath, WatchEvent, WatchKind};
 pub use gateway::Gateway;
 pub use id::{ExecId, SandboxId, Tenant};
 pub use limits::{ByteSize, CpuCount, Limits, ParseError, Span};
+pub use moment::{exact_moment, moment};
 pub use policy::{
     HostName, HostPattern, IpNet, Method, NameError, NetLimits, NetworkPolicy, PathError, PathPattern,
     PortRange, Rule, RuleError, Rules, SetName, Target, plain_path,

@@ -396,15 +396,18 @@ fn long_bodies_at_a_recording_take_little_memory() {
     remove(&world, &id);
     let id = world.create(&["--replay", "r", "--memory", "256m"]);
     let script = "import socket, threading, time
+sent = []
 def send():
     s = socket.create_connection(('server.test', 80), timeout=60)
     try:
         s.sendall(b'POST /x HTTP/1.1\\r\\nHost: server.test\\r\\nContent-Length: 15000000\\r\\n\\r\\n')
-        for _ in range(149): s.sendall(b'x' * 100000)
+        for _ in range(149): s.sendall(b'x' * 100000); sent.append(1)
         time.sleep(60)
     except OSError: pass
 for _ in range(40): threading.Thread(target=send, daemon=True).start()
-time.sleep(10)
+# Until nobody takes any more of them.
+before = 0
+while not before or len(sent) > before: before = len(sent); time.sleep(1)
 open('held', 'w').close()
 time.sleep(60)";
     world.json(&["exec", "-d", "--timeout", "100s", &id, "--", "python3", "-c", script]);

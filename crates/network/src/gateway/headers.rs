@@ -83,7 +83,7 @@ pub(super) fn without_credentials(query: &str) -> Option<String> {
 }
 
 /// Whether a body is packed, by what its headers say.
-pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|value| value != "identity")
 }
 

@@ -5,7 +5,7 @@ pub mod body;
 pub mod budget;
 pub mod config;
 pub mod customer;
-mod headers;
+pub(crate) mod headers;
 pub mod issue;
 pub mod kind;
 pub(crate) mod ledger;

@@ -320,7 +320,9 @@ impl Gateway {
                 let body = prepared.body.take().map_or(whole.clone(), |body| Bytes::from(body.into_bytes()));
                 let model = wire.filter(|_| kind == CallKind::Model);
                 let asked = model.map(|wire| asked(wire, &body)).transpose()?;
-                Ok((prepared, body, asked))
+                // What it has the model read besides.
+                let elsewhere = asked.is_some() && mentions(&body, &KEPT_ELSEWHERE);
+                Ok((prepared, body, asked.map(|asked| (asked, elsewhere))))
             };
             // What takes long must not hold everybody up.
             let prepared = if whole.len() > LONG_BODY {
@@ -340,8 +342,8 @@ impl Gateway {
         open.told.model = prepared.model.as_deref().map(shortened);
         let prices = prepared.model.as_ref().and_then(|model| operation.prices.get(model)).cloned();
         let most = match (&body, &question) {
-            (Outgoing::Whole(bytes), Some(asked)) => {
-                let elsewhere = if mentions(bytes, &KEPT_ELSEWHERE) { operation.max_input } else { 0 };
+            (Outgoing::Whole(bytes), Some((asked, elsewhere))) => {
+                let elsewhere = if *elsewhere { operation.max_input } else { 0 };
                 let input = (bytes.len() as u64).saturating_add(elsewhere);
                 most(&prepared, asked, input, prices.as_ref())
             }

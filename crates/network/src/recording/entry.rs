@@ -48,6 +48,11 @@ pub struct Lookup {
 /// A header, with its name as it was written.
 pub type Header = (String, String);
 
+/// What the first header of this name says.
+pub(super) fn header<'a>(headers: &'a [Header], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
 /// A request and its answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

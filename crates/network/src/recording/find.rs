@@ -10,7 +10,7 @@ use belljar_core::Replay;
 use hyper::header::HeaderMap;
 use serde_json::Value;
 
-use super::entry::{Entry, Exchange, Header, Stream};
+use super::entry::{Entry, Exchange, Stream, header};
 use super::file::{Hash, Reader, Summary};
 use super::veil::Veil;
 use crate::policy::shortened;
@@ -226,7 +226,7 @@ impl Finder {
             match self.reader.entry(summary)? {
                 Entry::Exchange(exchange) => (
                     self.reader.content(&exchange.body, MAX_BODY)?,
-                    header(&exchange.headers, "content-type"),
+                    header(&exchange.headers, "content-type").map(str::to_owned),
                 ),
                 _ => (Vec::new(), None),
             }
@@ -362,10 +362,6 @@ fn group(question: &Question<'_>) -> String {
 
 fn group_of(entry: &Summary) -> String {
     format!("{} {} {}:{} {}", entry.method, entry.tls, entry.host, entry.port, path(&entry.target))
-}
-
-fn header(headers: &[Header], name: &str) -> Option<String> {
-    headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
 }
 
 /// How alike a recorded request is.

@@ -4,9 +4,10 @@ use std::io;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use belljar_core::exact_moment;
 use serde_json::{Value, json};
 
-use super::entry::{Content, Entry, Exchange, Header};
+use super::entry::{Content, Entry, Exchange, Header, header};
 use super::file::Reader;
 
 /// The longest body that is put into an archive.
@@ -67,7 +68,7 @@ fn entry(reader: &Reader, exchange: &Exchange) -> io::Result<Value> {
             "cookies": [],
             "headers": headers(&exchange.answer_headers),
             "content": content(reader, &exchange.answer, &exchange.answer_headers)?,
-            "redirectURL": value(&exchange.answer_headers, "location").unwrap_or_default(),
+            "redirectURL": header(&exchange.answer_headers, "location").unwrap_or_default(),
             "headersSize": -1,
             "bodySize": exchange.answer.length,
         },
@@ -87,12 +88,8 @@ fn headers(headers: &[Header]) -> Vec<Value> {
     headers.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-fn value(headers: &[Header], name: &str) -> Option<String> {
-    headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
-}
-
 fn content(reader: &Reader, content: &Content, headers: &[Header]) -> io::Result<Value> {
-    let kind = value(headers, "content-type").unwrap_or_default();
+    let kind = header(headers, "content-type").unwrap_or_default();
     let mut object = json!({ "size": content.length, "mimeType": kind });
     if content.withheld {
         object["comment"] = "withheld: a secret could not be taken out".into();
@@ -112,19 +109,7 @@ fn content(reader: &Reader, content: &Content, headers: &[Header]) -> io::Result
 
 /// A time as archives have it.
 fn date(ms: u64) -> String {
-    let (seconds, ms) = (ms / 1000, ms % 1000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days from the first of March of the year 0, which ends each cycle of 400 years with its leap day.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    format!("{}Z", exact_moment(i64::try_from(ms).unwrap_or(i64::MAX)).replace(' ', "T"))
 }
 
 #[cfg(test)]

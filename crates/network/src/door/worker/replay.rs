@@ -250,12 +250,10 @@ impl Player {
                 headers.append(name, value);
             }
         }
-        let timing = self.finder.how().timing;
-        let wait = if timing { Duration::from_micros(exchange.waited_us) } else { Duration::ZERO };
         let body = if is_head {
             Either::Left(Full::default())
         } else {
-            Either::Right(Played::new(self.finder.clone(), exchange.answer, timing.then_some(wait)))
+            Either::Right(Played::new(self.finder.clone(), exchange.answer))
         };
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(exchange.status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -278,13 +276,13 @@ struct Played {
 }
 
 impl Played {
-    fn new(finder: Arc<Finder>, content: Content, timing: Option<Duration>) -> Self {
+    fn new(finder: Arc<Finder>, content: Content) -> Self {
         Self {
+            began: finder.how().timing.then(Instant::now),
             finder,
             pieces: content.pieces.into_iter(),
             rest: Bytes::new(),
             marks: content.marks.into_iter(),
-            began: timing.map(|_| Instant::now()),
             next: None,
             is_cut: content.cut,
         }

@@ -12,11 +12,12 @@ use std::task::{Context, Poll, ready};
 
 use belljar_core::{ExecId, HostName, Record, RecordingPlan, SandboxId};
 use bytes::Bytes;
-use hyper::header::{CONTENT_ENCODING, HeaderMap};
+use hyper::header::HeaderMap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::door::clock::now_ms;
+use crate::gateway::headers::is_encoded;
 use crate::policy::{Destination, decide};
 use crate::recording::{
     Content, Entry, Exchange, Lookup, MAX_PIECE, Meta, Stream, Veil, Veiling, Way, Writer,
@@ -226,8 +227,7 @@ impl Taped {
 
     /// Whether something that is known to be secret could be in there, and nobody would see it.
     fn cannot_look_into(&self, headers: &HeaderMap) -> bool {
-        let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
-        is_encoded && !self.recorder.veil.is_empty()
+        is_encoded(headers) && !self.recorder.veil.is_empty()
     }
 
     /// More of one of the bodies.
@@ -243,7 +243,8 @@ impl Taped {
     /// What is said after it has gone over to another protocol; it is written down with that.
     pub(super) fn converse(&self) -> Conversation {
         let exchange = self.exchange().clone();
-        let Exchange { at_ms, exec, host, port, .. } = exchange.clone();
+        let Exchange { at_ms, exec, ref host, port, .. } = exchange;
+        let host = host.clone();
         let stream =
             Stream { at_ms, exec, host, port, upgrade: Some(Box::new(exchange)), ..Stream::default() };
         Conversation::of(self.recorder.clone(), stream)
@@ -269,7 +270,7 @@ impl Drop for Taped {
 #[derive(Debug)]
 pub(super) struct Conversation {
     recorder: Arc<Recorder>,
-    stream: Mutex<Stream>,
+    stream: Stream,
     number: Number,
     began: Instant,
 }
@@ -282,7 +283,7 @@ impl Conversation {
 
     fn of(recorder: Arc<Recorder>, stream: Stream) -> Self {
         let number = recorder.number();
-        Self { recorder, stream: Mutex::new(stream), number, began: Instant::now() }
+        Self { recorder, stream, number, began: Instant::now() }
     }
 
     /// More of what one side says; waits where more has come than can be written.
@@ -296,7 +297,7 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        let stream = std::mem::take(&mut *self.stream.lock().unwrap_or_else(PoisonError::into_inner));
+        let stream = std::mem::take(&mut self.stream);
         self.recorder.say(Job::Stream(Box::new(stream), self.number));
     }
 }
