@@ -152,21 +152,13 @@ fn own_and_private(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Holds the lock shared, after having written the version under an exclusive one where there was none.
+/// Holds the lock shared, and writes the version where there is none. Nobody waits to have the lock alone for that:
+/// whoever came first may hold it for as long as it lives.
 fn check_version(path: &Path, lock: &File) -> Result<()> {
+    flock(lock, FlockOperation::LockShared).map_err(|error| problem(path, &error.into()))?;
     let version_path = path.join(VERSION_FILE);
-    let share = || flock(lock, FlockOperation::LockShared).map_err(|error| problem(path, &error.into()));
-    share()?;
     if !version_path.exists() {
-        flock(lock, FlockOperation::LockExclusive).map_err(|error| problem(path, &error.into()))?;
-        if !version_path.exists() {
-            let temporary = path.join("version.new");
-            File::create(&temporary)
-                .and_then(|mut file| writeln!(file, "{LAYOUT}").and_then(|()| file.sync_all()))
-                .and_then(|()| fs::rename(&temporary, &version_path))
-                .map_err(|error| problem(&version_path, &error))?;
-        }
-        share()?;
+        write_version(path, &version_path).map_err(|error| problem(&version_path, &error))?;
     }
     let mut text = String::new();
     File::open(&version_path)
@@ -186,6 +178,17 @@ fn check_version(path: &Path, lock: &File) -> Result<()> {
     .hint("use the Belljar that made it, or another data directory with BELLJAR_HOME or --home"))
 }
 
+/// Whole or not at all, and never over one that somebody else wrote meanwhile.
+fn write_version(directory: &Path, version_path: &Path) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::with_prefix_in("version.", directory)?;
+    writeln!(file, "{LAYOUT}")?;
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(version_path) {
+        Err(taken) if taken.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map(drop).map_err(|failed| failed.error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +205,33 @@ mod tests {
         let second = open(&path).unwrap();
         assert_eq!(first.path(), second.path());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn those_who_come_first_at_once_all_open_it() {
+        const AT_ONCE: usize = 8;
+        for _ in 0..50 {
+            let directory = tempfile::tempdir().unwrap();
+            let all_there = std::sync::Barrier::new(AT_ONCE);
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                for _ in 0..AT_ONCE {
+                    let tell = tell.clone();
+                    let (path, all_there) = (directory.path(), &all_there);
+                    scope.spawn(move || {
+                        all_there.wait();
+                        tell.send(open(path)).unwrap();
+                    });
+                }
+                // Nobody lets go before all have it.
+                let next = || told.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
+                let homes: Vec<Home> = std::iter::repeat_with(next).take(AT_ONCE).collect();
+                assert_eq!(homes.len(), AT_ONCE);
+            });
+            assert_eq!(fs::read_to_string(directory.path().join(VERSION_FILE)).unwrap(), "1\n");
+            let strays = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            assert_eq!(strays.filter(|name| name.to_string_lossy().starts_with("version.")).count(), 0);
+        }
     }
 
     #[test]
