@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod cache;
 mod call;
 mod capability;
 #[cfg(feature = "conformance")]
@@ -29,6 +30,7 @@ pub mod wall;
 pub mod wire;
 
 pub use authority::{AUTHORITY_FILE, Authority};
+pub use cache::{CACHE, CACHE_FILE, CachePlan};
 pub use call::{CALL_FILES, Call, CallTotals, ModelUsage};
 pub use capability::{Capabilities, Capability};
 pub use egress::{

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod authority;
+pub mod cache;
 mod channel;
 pub mod client_hello;
 pub mod dns;
