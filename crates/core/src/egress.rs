@@ -52,8 +52,16 @@ pub struct Flow {
     pub sent: u64,
     /// Bytes that came in.
     pub received: u64,
+    /// Bytes that it was given instead, from the cache.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cached: u64,
     /// How long it took, in microseconds.
     pub duration_us: u64,
+}
+
+/// Whether there is nothing to say.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// What was seen of a flow.
@@ -229,6 +237,7 @@ mod tests {
             rule: None,
             sent: 0,
             received: 0,
+            cached: 0,
             duration_us: 4,
         };
         let json = serde_json::to_value(&flow).unwrap();

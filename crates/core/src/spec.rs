@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, ErrorCode, Grant, Limits, NetworkPolicy, ProviderName, Recording, Result, SandboxId, Tenant,
+    Error, ErrorCode, Grant, Limits, NetworkPolicy, ProviderName, Recording, Result, Rule, SandboxId, Tenant,
 };
 
 /// Everything that decides what a new sandbox looks like. The same spec serves every provider.
@@ -29,6 +29,9 @@ pub struct SandboxSpec {
     /// What its network has to do with a recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recording: Option<Recording>,
+    /// Registries whose files are kept for the next sandbox, and may be had from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache: Vec<Rule>,
     /// Variables added to the template's own for every execution.
     pub env: BTreeMap<String, String>,
     /// How long it lives; the sandbox ends itself after that, whatever happens to the host's processes.
@@ -60,6 +63,7 @@ impl Default for SandboxSpec {
             network: NetworkPolicy::None,
             grant: None,
             recording: None,
+            cache: Vec::new(),
             env: BTreeMap::new(),
             ttl: Duration::from_secs(300),
             labels: BTreeMap::new(),
@@ -96,6 +100,7 @@ impl SandboxSpec {
             grant.check()?;
         }
         self.check_recording()?;
+        self.check_cache()?;
         if let Some(owner) = &self.owner {
             owner.tenant.check()?;
         }
@@ -116,13 +121,41 @@ impl SandboxSpec {
         Ok(())
     }
 
-    /// Refuses to record where there is no door.
+    /// The most registries.
+    pub const MAX_REGISTRIES: usize = 64;
+
+    /// Refuses to keep what is not fetched.
+    pub fn check_cache(&self) -> Result<()> {
+        let wrong = |what: String, hint: &str| Err(Error::new(ErrorCode::InvalidArgument, what).hint(hint));
+        if self.cache.len() > Self::MAX_REGISTRIES {
+            return wrong(format!("{} registries are too many", self.cache.len()), "name up to 64");
+        }
+        if let Some(rule) = self.cache.iter().find(|rule| rule.is_about_requests()) {
+            return wrong(
+                format!("`{rule}` is more than a registry"),
+                "name its host, as in `packages.example.org`, or a set such as pypi",
+            );
+        }
+        match (&self.network, &self.recording) {
+            _ if self.cache.is_empty() => Ok(()),
+            (_, Some(Recording::Replay(_))) => {
+                wrong("a recording is answered from, so nothing is fetched".into(), "leave `--cache` out")
+            }
+            (NetworkPolicy::None, _) => wrong(
+                "without a network nothing is fetched that could be kept".into(),
+                "allow the registry as well, as in `--allow pypi --cache pypi`",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to record and to keep things where there is no door.
     pub fn check_without_recording(&self, provider: ProviderName) -> Result<()> {
         match &self.recording {
-            None => Ok(()),
-            Some(_) => Err(Error::new(
+            None if self.cache.is_empty() => Ok(()),
+            _ => Err(Error::new(
                 ErrorCode::Unsupported,
-                format!("the `{provider}` provider has no door at which something could be recorded"),
+                format!("the `{provider}` provider has no door at which something could be recorded or kept"),
             )
             .hint("use the provider `jail`")),
         }

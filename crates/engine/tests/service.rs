@@ -224,6 +224,7 @@ fn flow(seq: u64) -> Flow {
         rule: None,
         sent: seq,
         received: 2 * seq,
+        cached: 0,
         duration_us: 3,
     }
 }

@@ -23,8 +23,8 @@ const MAX_WORD: usize = 16 * 1024;
 const PACKET: usize = 48 * 1024;
 /// The longest message, in memory.
 const MAX_MESSAGE: u64 = 16 << 20;
-/// Descriptors that can come with one message: four sockets and a file in memory.
-const MOST: usize = 5;
+/// Descriptors that can come with one message: four sockets, the file of a recording and one in memory.
+const MOST: usize = 6;
 const HERE: u8 = b'.';
 const ALONG: u8 = b'@';
 
@@ -101,8 +101,8 @@ fn contents(memory: &File) -> io::Result<Vec<u8>> {
 fn send(socket: impl AsFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())

@@ -1,6 +1,7 @@
 //! Arguments: from what was typed (`typed`) to what is validated and knows how to build things (`sandbox`, `command`,
 //! `network`, `transfers`, `place`). Nothing is created before every argument has been checked.
 
+mod cache;
 mod command;
 mod network;
 mod place;
@@ -17,6 +18,7 @@ use belljar_core::{Error, ErrorCode};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
+pub(crate) use cache::{CacheArgs, CacheLimitArgs, CacheRmArgs, CacheVerb};
 pub(crate) use command::{CommandOptions, CreatePlan, Plan};
 pub(crate) use network::{NetworkOptions, read_file};
 pub(crate) use place::Place;

@@ -121,7 +121,7 @@ impl NetworkOptions {
     }
 }
 
-fn read_rules(
+pub(super) fn read_rules(
     option: &str,
     texts: &[String],
     check: fn(&Rule) -> Result<(), RuleError>,

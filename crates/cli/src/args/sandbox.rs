@@ -5,10 +5,11 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use belljar_core::{
-    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, ProviderName, Result, SandboxSpec, Span,
+    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, ProviderName, Result, Rule, SandboxSpec, Span,
 };
 use clap::Args;
 
+use super::network::read_rules;
 use super::token::{BudgetWords, grant};
 use super::{NetworkOptions, RecordingOptions, in_option, pairs, wrong};
 
@@ -44,6 +45,10 @@ pub(crate) struct SandboxOptions {
     pub(crate) disk: Option<String>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
+    /// Have the files of this package registry from disk where they have been fetched before, and keep those that are fetched: pypi,
+    /// npm, crates or a host; its TLS is opened for that, and it must be allowed as well; may be repeated
+    #[arg(long, value_name = "REGISTRY", allow_hyphen_values = true, help_heading = "Network")]
+    pub(crate) cache: Vec<String>,
     #[command(flatten)]
     pub(crate) recording: RecordingOptions,
     /// Let it call this operation of the gateway, by a token in its environment; the key stays outside; may be repeated
@@ -124,6 +129,8 @@ impl SandboxOptions {
         spec.grant = self.grant()?;
         spec.recording = self.recording.recording()?;
         spec.check_recording()?;
+        spec.cache = read_rules("--cache", &self.cache, Rule::check_allowing)?;
+        spec.check_cache().map_err(|error| in_option("--cache", error))?;
         Ok(spec)
     }
 

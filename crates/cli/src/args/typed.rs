@@ -7,7 +7,9 @@ use clap_complete::Shell;
 
 use belljar_core::{Error, ErrorCode, NetworkPolicy, RecordingName, Result, SandboxId};
 
-use super::{CallsArgs, CommandOptions, NetworkOptions, RecordingArgs, SandboxOptions, TokenArgs, in_option};
+use super::{
+    CacheArgs, CallsArgs, CommandOptions, NetworkOptions, RecordingArgs, SandboxOptions, TokenArgs, in_option,
+};
 
 /// Run untrusted code behind real walls.
 ///
@@ -84,6 +86,7 @@ pub(crate) enum Verb {
     Egress(EgressArgs),
     Policy(PolicyArgs),
     Recording(RecordingArgs),
+    Cache(CacheArgs),
     Gateway(GatewayArgs),
     Token(TokenArgs),
     Calls(CallsArgs),

@@ -1,6 +1,7 @@
 //! One file per command. Each takes its checked arguments, does its work and answers with a status.
 
 mod attach;
+mod cache;
 mod calls;
 mod completions;
 mod cp;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{Cli, GatewayVerb, NetVerb, PolicyVerb, RecordingVerb, TokenVerb, Verb};
+use crate::args::{CacheVerb, Cli, GatewayVerb, NetVerb, PolicyVerb, RecordingVerb, TokenVerb, Verb};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -72,6 +73,11 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
             NetVerb::Show(args) => net::show(&context, args).await,
         },
         Verb::Egress(args) => net::egress(&context, args).await,
+        Verb::Cache(args) => match args.command {
+            CacheVerb::Ls => cache::ls(&context),
+            CacheVerb::Rm(args) => cache::rm(&context, &args),
+            CacheVerb::Limit(args) => cache::limit(&context, &args),
+        },
         Verb::Recording(args) => match args.command {
             RecordingVerb::Ls => recording::ls(&context),
             RecordingVerb::Show(args) => recording::show(&context, &args),

@@ -82,6 +82,7 @@ fn line(flow: &Flow, printer: Printer) -> String {
         None => place,
     };
     let verdict = match &flow.verdict {
+        Verdict::Allowed if flow.cached > 0 => format!("cached: {}", size(Some(flow.cached))),
         Verdict::Allowed => "allowed".to_owned(),
         Verdict::Denied { reason, .. } => format!("denied: {reason}"),
         Verdict::Failed { error } => format!("failed: {error}"),
@@ -131,6 +132,7 @@ mod tests {
             rule: None,
             sent: 120,
             received: 0,
+            cached: 0,
             duration_us: 7,
         };
         let printer = Printer { to_terminal: true, ..Printer::default() };

@@ -161,7 +161,9 @@ mod tests {
         assert_eq!(Digest::try_from(strong.to_string()), Ok(strong));
         // A weaker hash is not taken in place of a stronger one that is broken.
         assert_eq!(Digest::from_integrity(&format!("{integrity} sha512-AAAA")), None);
-        for (algorithm, text) in [("sha256", ""), ("sha256", "zz"), ("sha256", &EMPTY[1..]), ("md5", "00"), ("sha1", EMPTY)] {
+        for (algorithm, text) in
+            [("sha256", ""), ("sha256", "zz"), ("sha256", &EMPTY[1..]), ("md5", "00"), ("sha1", EMPTY)]
+        {
             assert_eq!(Digest::from_hex(algorithm, text), None, "{algorithm} {text}");
         }
         assert_eq!(Digest::from_integrity("sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="), None);

@@ -64,7 +64,8 @@ pub fn read(url: &Url, content_type: &str, body: &[u8], registries: &[Registry])
 /// Whether something at this address may be an index, as far as the head of an answer tells.
 pub(crate) fn may_be_one(url: &Url, content_type: &str, registries: &[Registry]) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let is_known = ["application/json", "application/vnd.npm.install-v1+json", "text/html"].contains(&kind.as_str())
+    let is_known = ["application/json", "application/vnd.npm.install-v1+json", "text/html"]
+        .contains(&kind.as_str())
         || kind.starts_with("application/vnd.pypi.simple.v1+");
     is_known
         || root_of_settings(url).is_some()
@@ -72,7 +73,9 @@ pub(crate) fn may_be_one(url: &Url, content_type: &str, registries: &[Registry])
 }
 
 fn is_below(url: &Url, root: &Url) -> bool {
-    url.origin() == root.origin() && url.path().len() > root.path().len() && url.path().starts_with(root.path())
+    url.origin() == root.origin()
+        && url.path().len() > root.path().len()
+        && url.path().starts_with(root.path())
 }
 
 /// The root of the index of cargo whose settings this is the address of.
@@ -162,7 +165,9 @@ fn pip_page(url: &Url, page: &str) -> Vec<Named> {
         }
         let (attributes, after) = attributes(within);
         rest = after;
-        let value = |name: &str| attributes.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        let value = |name: &str| {
+            attributes.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        };
         let Some((address, fragment)) = value("href").and_then(|href| href.split_once('#')) else { continue };
         let Some(url) = resolve(url, address) else { continue };
         let metadata = value("data-core-metadata").or_else(|| value("data-dist-info-metadata"));
@@ -209,7 +214,9 @@ fn attributes(mut rest: &str) -> (Vec<(&str, String)>, &str) {
                 Some(parts) => parts,
                 None => return (found, ""),
             },
-            _ => rest.split_at(rest.find(|mark: char| mark == '>' || mark.is_ascii_whitespace()).unwrap_or(rest.len())),
+            _ => rest.split_at(
+                rest.find(|mark: char| mark == '>' || mark.is_ascii_whitespace()).unwrap_or(rest.len()),
+            ),
         };
         found.push((name, unescaped(value)));
         rest = after;
@@ -218,11 +225,22 @@ fn attributes(mut rest: &str) -> (Vec<(&str, String)>, &str) {
 
 fn unescaped(text: &str) -> String {
     // The ampersand last: what it makes is not read again.
-    [("&quot;", "\""), ("&#34;", "\""), ("&#39;", "'"), ("&#x27;", "'"), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")]
-        .iter()
-        .fold(text.to_owned(), |text, (escaped, plain)| {
+    [
+        ("&quot;", "\""),
+        ("&#34;", "\""),
+        ("&#39;", "'"),
+        ("&#x27;", "'"),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&amp;", "&"),
+    ]
+    .iter()
+    .fold(
+        text.to_owned(),
+        |text, (escaped, plain)| {
             if text.contains(escaped) { text.replace(escaped, plain) } else { text }
-        })
+        },
+    )
 }
 
 #[derive(Deserialize)]
@@ -249,7 +267,10 @@ fn npm(url: &Url, body: &[u8]) -> Vec<Named> {
     let Ok(package) = serde_json::from_slice::<NpmPackage<'_>>(body) else { return Vec::new() };
     let files = package.versions.values().take(MOST_NAMED).map(|version| &version.dist);
     let named = files.filter_map(|file| {
-        Some(Named { url: resolve(url, &file.tarball)?, digest: Digest::from_integrity(file.integrity.as_deref()?)? })
+        Some(Named {
+            url: resolve(url, &file.tarball)?,
+            digest: Digest::from_integrity(file.integrity.as_deref()?)?,
+        })
     });
     named.collect()
 }
@@ -286,7 +307,8 @@ fn download(pattern: &str, version: &CargoVersion<'_>) -> Option<String> {
     const LONGEST: usize = 128;
     let CargoVersion { name, vers, cksum } = version;
     let is_plain = |text: &str| {
-        text.len() <= LONGEST && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte))
+        text.len() <= LONGEST
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte))
     };
     if !is_plain(name) || !is_plain(vers) || name.is_empty() || pattern.len() > LONGEST_URL {
         return None;
@@ -323,8 +345,10 @@ mod tests {
     fn named(url: &str, kind: &str, body: &str) -> Vec<String> {
         match read(&at(url), kind, body.as_bytes(), &[]) {
             Some(Index::Files(named)) => {
-                let mut shown: Vec<_> =
-                    named.iter().map(|named| format!("{} {}", named.url, &named.digest.to_string()[..11])).collect();
+                let mut shown: Vec<_> = named
+                    .iter()
+                    .map(|named| format!("{} {}", named.url, &named.digest.to_string()[..11]))
+                    .collect();
                 shown.sort();
                 shown
             }
@@ -364,9 +388,22 @@ mod tests {
     #[test]
     fn pages_that_break_off_name_what_is_whole() {
         let whole = format!("<a href='a#sha256={HASH}'>");
-        for broken in ["<a ", "<a href", "<a href=", "<a href='b", "<a href='b#sha256=00'", "<a <a <a", "<a = = =>", "<"] {
+        for broken in [
+            "<a ",
+            "<a href",
+            "<a href=",
+            "<a href='b",
+            "<a href='b#sha256=00'",
+            "<a <a <a",
+            "<a = = =>",
+            "<",
+        ] {
             let page = format!("{whole}{broken}");
-            assert_eq!(named("http://a.example/", "text/html", &page), ["http://a.example/a sha256:e3b0"], "{broken}");
+            assert_eq!(
+                named("http://a.example/", "text/html", &page),
+                ["http://a.example/a sha256:e3b0"],
+                "{broken}"
+            );
         }
     }
 
@@ -382,24 +419,31 @@ mod tests {
         for kind in ["application/json; charset=utf-8", "application/vnd.npm.install-v1+json"] {
             assert_eq!(named("https://r.example/is-odd", kind, &body), expected);
         }
-        assert!(named("https://r.example/is-odd", "application/json", r#"{"versions": {"1": {}}}"#).is_empty());
+        assert!(
+            named("https://r.example/is-odd", "application/json", r#"{"versions": {"1": {}}}"#).is_empty()
+        );
     }
 
     #[test]
     fn indexes_of_cargo_name_files_where_their_settings_say() {
         let settings = r#"{"dl": "https://static.example/crates", "api": "https://x.example"}"#;
         let url = at("https://index.example/sub/config.json");
-        let Some(Index::Registry(plain)) = read(&url, "text/plain", settings.as_bytes(), &[]) else { panic!() };
+        let Some(Index::Registry(plain)) = read(&url, "text/plain", settings.as_bytes(), &[]) else {
+            panic!()
+        };
         assert_eq!(plain.root.as_str(), "https://index.example/sub/");
         let lines = format!(
             "{{\"name\":\"Serde\",\"vers\":\"1.0.0+x\",\"cksum\":\"{HASH}\",\"deps\":[]}}\nnot json\n\
              {{\"name\":\"../x\",\"vers\":\"1\",\"cksum\":\"{HASH}\"}}\n"
         );
-        let files = |registry: &Registry, url: &str| {
-            match read(&at(url), "text/plain", lines.as_bytes(), std::slice::from_ref(registry)) {
-                Some(Index::Files(files)) => files.iter().map(|named| named.url.to_string()).collect::<Vec<_>>(),
-                _ => Vec::new(),
-            }
+        let files = |registry: &Registry, url: &str| match read(
+            &at(url),
+            "text/plain",
+            lines.as_bytes(),
+            std::slice::from_ref(registry),
+        ) {
+            Some(Index::Files(files)) => files.iter().map(|named| named.url.to_string()).collect::<Vec<_>>(),
+            _ => Vec::new(),
         };
         let file = "https://index.example/sub/se/rd/serde";
         assert_eq!(files(&plain, file), ["https://static.example/crates/Serde/1.0.0+x/download"]);

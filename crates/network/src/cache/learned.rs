@@ -240,13 +240,20 @@ mod tests {
         let file = at("https://f.example/a.whl");
         let digest = |learned: &Learned| learned.wanted(&file, None).map(|wanted| wanted.digest.bytes()[0]);
         assert_eq!(digest(&learned), None);
-        learned.files(&index, None, &[named("https://f.example/a.whl", 1), named("https://f.example/b.whl", 9)]);
+        learned.files(
+            &index,
+            None,
+            &[named("https://f.example/a.whl", 1), named("https://f.example/b.whl", 9)],
+        );
         assert_eq!(digest(&learned), Some(1));
         learned.files(&other, None, &[named("https://f.example/a.whl", 2)]);
         assert_eq!(digest(&learned), Some(2));
         learned.files(&index, None, &[named("https://f.example/a.whl", 3)]);
         assert_eq!(digest(&learned), Some(3));
-        assert!(learned.wanted(&at("https://f.example/b.whl"), None).is_none(), "said before, and not any more");
+        assert!(
+            learned.wanted(&at("https://f.example/b.whl"), None).is_none(),
+            "said before, and not any more"
+        );
         assert!(learned.wanted(&at("http://f.example/a.whl"), None).is_none());
         assert!(learned.wanted(&at("https://f.example:8443/a.whl"), None).is_none());
     }
@@ -254,7 +261,8 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let room = Room::default();
-        let many: Vec<Named> = (0..MOST_OWN / 2).map(|n| named(&format!("https://f.example/{n}"), 1)).collect();
+        let many: Vec<Named> =
+            (0..MOST_OWN / 2).map(|n| named(&format!("https://f.example/{n}"), 1)).collect();
         let mut all: Vec<Learned> = (0..10).map(|_| Learned::new(room.clone())).collect();
         for learned in &mut all {
             for index in 0..5 {
@@ -275,7 +283,12 @@ mod tests {
     #[test]
     fn whatever_may_be_a_credential_is_one() {
         let url = at("https://f.example/a.whl");
-        let plain = headers(&[("accept", "*/*"), ("user-agent", "pip"), ("npm-session", "1"), ("range", "bytes=0-1")]);
+        let plain = headers(&[
+            ("accept", "*/*"),
+            ("user-agent", "pip"),
+            ("npm-session", "1"),
+            ("range", "bytes=0-1"),
+        ]);
         assert!(credentials(&url, &plain).is_some(), "a header that nobody knows");
         let plain = headers(&[("accept", "*/*"), ("user-agent", "pip"), ("npm-session", "1")]);
         assert_eq!(credentials(&url, &plain), None);
@@ -293,7 +306,8 @@ mod tests {
         let mut learned = Learned::new(Room::default());
         let file = at("https://f.example/a.whl");
         let secret = credentials(&file, &headers(&[("authorization", "x")]));
-        let wanted = |learned: &Learned, with: Option<&Credentials>| learned.wanted(&file, with).unwrap().credentials;
+        let wanted =
+            |learned: &Learned, with: Option<&Credentials>| learned.wanted(&file, with).unwrap().credentials;
         learned.files(&at("https://i.example/a/"), None, &[named("https://f.example/a.whl", 1)]);
         let public = wanted(&learned, None);
         assert_eq!(public, None);

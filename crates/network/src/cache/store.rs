@@ -115,11 +115,8 @@ impl Store {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         let mut file = NamedTempFile::new_in(self.arriving())?;
-        let label = Label {
-            url: wanted.url.clone(),
-            digest: wanted.digest,
-            private: wanted.credentials.is_some(),
-        };
+        let label =
+            Label { url: wanted.url.clone(), digest: wanted.digest, private: wanted.credentials.is_some() };
         let mut line = serde_json::to_vec(&label)?;
         line.push(b'\n');
         if line.len() as u64 > LONGEST_LABEL {

@@ -129,6 +129,7 @@ mod tests {
             rule: None,
             sent: 3,
             received: 4,
+            cached: 0,
             duration_us: 5,
         }
     }

@@ -1,12 +1,13 @@
 //! What is said: by callers to the door, by the supervisor to the worker, and back.
 
 use belljar_core::{
-    Authority, Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, RecordingPlan,
+    Authority, Denial, Error, ExecId, Flow, HostName, Moved, NetLimits, NetworkPolicy, RecordingPlan, Rule,
     SandboxId, Tenant,
 };
 use serde::{Deserialize, Serialize};
 
 use super::tenants::Day;
+use crate::cache::Wanted;
 
 /// What a caller asks, as a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,6 +49,8 @@ pub(super) enum Order {
     Whose { serial: u64, exec: Option<ExecId> },
     /// Say [`Word::Done`] after everything that was to be said before.
     Sync { serial: u64 },
+    /// The answer to [`Wish::Find`], with a file of this length, and to [`Wish::Keep`], with a pipe; or with nothing.
+    Handed { serial: u64, length: u64 },
     /// There is another gateway; the channel to it comes along.
     Gateway,
 }
@@ -67,6 +70,8 @@ pub(super) struct Opening {
     pub(super) authority: Option<Authority>,
     /// What its network has to do with a recording, the file of which comes along after the sockets.
     pub(super) recording: Option<RecordingPlan>,
+    /// Registries of which files are kept, if it is to have them.
+    pub(super) cache: Option<Vec<Rule>>,
     /// What it has moved so far.
     pub(super) moved: Moved,
     /// Names that were given addresses, with their places.
@@ -101,6 +106,20 @@ pub(super) enum Word {
     Told { sandbox: SandboxId, trip: u64 },
     /// Something happened, which may have begun before. Its number is given by the supervisor.
     Flow { sandbox: SandboxId, trip: u64, flow: Box<Flow> },
+    /// It has to do with a file that may be kept.
+    Cache { sandbox: SandboxId, wanted: Wanted, wish: Wish },
     /// It has moved so much more.
     Moved { sandbox: SandboxId, more: Moved },
+}
+
+/// What is wished of the cache, of a file.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Wish {
+    /// To have it, if it is kept.
+    Find { serial: u64 },
+    /// To have it kept: it comes from its registry.
+    Keep { serial: u64 },
+    /// To be rid of it: what is kept is not what it should be.
+    Discard,
 }

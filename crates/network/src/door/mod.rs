@@ -7,6 +7,7 @@
 //!
 //! A [`Client`] is how the rest of Belljar sees the door.
 
+mod cache;
 mod client;
 pub(crate) mod clock;
 mod log;

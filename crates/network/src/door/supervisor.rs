@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use belljar_core::wire::Frame;
 use belljar_core::{
-    AUTHORITY_FILE, Authority, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved,
+    AUTHORITY_FILE, Authority, CachePlan, Call, Error, ErrorCode, ExecId, Flow, HostName, MOVED_FILE, Moved,
     NetworkPolicy, POLICY_FILE, RECORDING_FILE, RECORDINGS, Recording, RecordingPlan, Result, SandboxId,
     TOKENS_FILE, Tenant, TokenRecord, Verdict, Wall, hide_tokens,
 };
@@ -25,6 +25,7 @@ use tokio::process::Child;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
+use super::cache::{Keeper, find_plan};
 use super::log::{Counts, FlowLog};
 use super::message::{Answer, Ask, Opening, Order, TenantShare, Word};
 use super::post::{Books, Post};
@@ -47,7 +48,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest question of a caller, and the longest policy.
 const MAX_ASK: u64 = 64 * 1024;
-const MAX_POLICY: u64 = 8 << 20;
+pub(super) const MAX_POLICY: u64 = 8 << 20;
 /// So many names may have been given addresses and not be in the list yet, when a door dies.
 const AHEAD: u64 = 256;
 /// Questions of the worker that are passed on to monitors at once; each takes a thread.
@@ -82,6 +83,7 @@ pub async fn run(home: &Path, start: Start, start_gateway: Start) -> io::Result<
         asking: Arc::new(Semaphore::new(ASKING)),
         asked: Arc::new(Semaphore::new(ASKED)),
         post: Arc::new(Post::new()),
+        keeper: Keeper::new(home),
     });
     supervisor.find_all().await;
     let gateway = tokio::spawn(supervisor.post.clone().keep(start_gateway, supervisor.clone()));
@@ -118,6 +120,7 @@ struct Supervisor {
     /// Places for questions that wait to be passed on.
     asked: Arc<Semaphore>,
     post: Arc<Post>,
+    keeper: Keeper,
 }
 
 #[derive(Default)]
@@ -139,6 +142,8 @@ struct Kept {
     authority: Option<Authority>,
     /// What its network has to do with a recording, and the file of that.
     recording: Option<(RecordingPlan, OwnedFd)>,
+    /// The registries of which files are kept for it.
+    cache: Option<CachePlan>,
     /// Its tenant, if that has limits.
     tenant: Option<Tenant>,
     names: VecDeque<(u32, HostName)>,
@@ -245,6 +250,7 @@ impl State {
             attributed: kept.doorway.marks,
             authority: kept.authority.clone(),
             recording: kept.recording.as_ref().map(|(plan, _)| plan.clone()),
+            cache: kept.cache.as_ref().map(|plan| plan.of.clone()),
             moved: kept.moved,
             names: kept.names.iter().cloned().collect(),
             first_place: kept.first_place,
@@ -528,6 +534,7 @@ impl Supervisor {
                 policy,
                 authority: find_authority(&directory)?,
                 recording: find_recording(&home, &directory)?,
+                cache: find_plan(&directory)?,
                 tenant: None,
                 names,
                 first_place,
@@ -754,6 +761,16 @@ impl Supervisor {
                     };
                     kept.write_flow(flow);
                 }
+            }
+            Word::Cache { sandbox, wanted, wish } => {
+                // More than that no worker of ours asks at once.
+                let Ok(asked) = self.asked.clone().try_acquire_owned() else { return };
+                let plan = state.kept.get(&sandbox).and_then(|kept| kept.cache.clone());
+                let (supervisor, channel) = (self.clone(), channel.clone());
+                tokio::spawn(async move {
+                    supervisor.keeper.grant(wish, wanted, plan, &channel).await;
+                    drop(asked);
+                });
             }
             Word::Moved { sandbox, more } => {
                 let State { kept, tenants, .. } = &mut *state;

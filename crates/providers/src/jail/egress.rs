@@ -260,6 +260,7 @@ mod tests {
             rule: None,
             sent: 0,
             received: 0,
+            cached: 0,
             duration_us: 0,
         }
     }

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    Capabilities, Capability, Door, Error, ErrorCode, Issued, NetworkPolicy, Provider, ProviderName,
-    Recording, Result, Rules, Sandbox, SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE, TenantLimits,
+    CachePlan, Capabilities, Capability, Door, Error, ErrorCode, Issued, NetworkPolicy, Provider,
+    ProviderName, Recording, Result, Rules, Sandbox, SandboxId, SandboxInfo, SandboxSpec, TENANTS_FILE,
+    TenantLimits,
 };
 use belljar_jail::plan::{LIVE_ON, Layer, Plan, Report};
 use belljar_jail::{slot, sweep};
@@ -288,9 +289,10 @@ impl Provider for Jail {
         let network = self.network(&id, &spec.network);
         let granted = network.as_ref().filter(|network| network.is_granted);
         let policy = template.expand(&spec.network)?;
-        let mut plan = self.plan(&id, &spec, template);
         let has_hosts = issued.as_ref().is_some_and(|issued| !issued.record.hosts.is_empty());
-        let is_opened = has_hosts || policy.looks_inside_tls() || spec.recording.is_some();
+        let cache = cache_plan(&spec, &template)?;
+        let mut plan = self.plan(&id, &spec, template);
+        let is_opened = has_hosts || policy.looks_inside_tls() || spec.recording.is_some() || cache.is_some();
         if let (Some(door), true) = (&self.door, is_opened) {
             let authority = door.authority(&id)?;
             let (directory, root) = (state_dir.clone(), plan.root.clone());
@@ -310,6 +312,9 @@ impl Provider for Jail {
                 Some(network) => {
                     if let Some(tokens) = tokens {
                         network.write_tokens(tokens).await?;
+                    }
+                    if let Some(cache) = cache {
+                        network.change(move |files| files.write_cache(&cache)).await?;
                     }
                     if let Some(taping) = taping {
                         network.change(move |files| files.write_recording(&taping)).await?;
@@ -378,6 +383,17 @@ impl Provider for Jail {
         sandboxes.sort_by_key(|info| std::cmp::Reverse(info.created_ms));
         Ok(sandboxes)
     }
+}
+
+/// What the door is told of registries whose files are kept, if there are any.
+fn cache_plan(spec: &SandboxSpec, template: &Template) -> Result<Option<CachePlan>> {
+    if spec.cache.is_empty() {
+        return Ok(None);
+    }
+    let rules = Rules { allow: spec.cache.clone(), ..Rules::default() };
+    let of = template.expand(&NetworkPolicy::Allowlist(rules))?.rules().map(|rules| rules.allow.clone());
+    let tenant = spec.owner.as_ref().map(|owner| owner.tenant.clone());
+    Ok(of.map(|of| CachePlan { of, tenant }))
 }
 
 /// Whether a sandbox is to be seen; removes what nobody will ask for any more.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belljar_core::{
-    AUTHORITY_FILE, Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network, NetworkPolicy, POLICY_FILE,
-    Result, SandboxId, TOKENS_FILE, TokenRecord,
+    AUTHORITY_FILE, CACHE_FILE, CachePlan, Denial, Door, Error, ErrorCode, ExecId, FlowStream, Network,
+    NetworkPolicy, POLICY_FILE, Result, SandboxId, TOKENS_FILE, TokenRecord,
 };
 use belljar_jail::control::Request;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -122,6 +122,11 @@ impl Files {
             .hint("revoke tokens with `belljar token revoke`, or grant fewer operations to each"));
         }
         self.write(TOKENS_FILE, &text)
+    }
+
+    /// Writes of which registries files are kept.
+    pub(super) fn write_cache(&self, plan: &CachePlan) -> Result<()> {
+        self.write(CACHE_FILE, &serde_json::to_vec(plan).unwrap_or_default())
     }
 
     /// Writes a file for its owner alone, which is seen whole or not at all.

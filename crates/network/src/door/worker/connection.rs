@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::cache::Cache;
 use super::dial::{Peer, Width, dial};
 use super::first::{First, Opening, first_words};
 use super::http::{Requests, refusal};
@@ -311,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// Where only some requests are allowed, or all are recorded, reads the first words. Where it is HTTP that is looked into, plain
+    /// Where only some requests are allowed, or all are recorded or looked for in the cache, reads the first words. Where it is HTTP that is looked into, plain
     /// or inside TLS: by what that is opened then, and for which name.
     async fn begin(
         &self,
@@ -320,15 +321,17 @@ impl Connection {
         opening: &mut Opening,
     ) -> Result<Option<(Option<&Opener>, Option<HostName>)>, Stop> {
         let is_any = self.allowed.look == Look::Any;
-        let is_taped = self.served.recorder.is_some();
-        if is_any && !(is_taped && self.has_first_words().await) {
+        let is_kept = |cache: &Arc<Cache>| cache.is_about(&self.allowed.destination, self.allowed.port);
+        let is_looked_into =
+            self.served.recorder.is_some() || self.served.cache.as_ref().is_some_and(is_kept);
+        if is_any && !(is_looked_into && self.has_first_words().await) {
             return Ok(None);
         }
         self.open(policy, seen, opening).await?;
         let is_closed =
             |recorder: &Arc<Recorder>| recorder.is_closed(&self.allowed.destination, self.allowed.port);
         match seen.language() {
-            Language::Http if is_taped => {
+            Language::Http if is_looked_into => {
                 seen.opened();
                 Ok(Some((None, None)))
             }

@@ -1,5 +1,6 @@
 //! The worker: reads what sandboxes send, and lets through what may.
 
+mod cache;
 mod connection;
 mod dial;
 mod dns;
@@ -70,6 +71,7 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
         trust: Arc::new(trust),
         rooms: Rooms::new(MOST_OPENED),
         bodies: Arc::new(Semaphore::new(MOST_BODIES)),
+        cache: cache::Shared::default(),
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -103,6 +105,7 @@ struct Worker {
     trust: Arc<Trust>,
     rooms: Arc<Rooms>,
     bodies: Arc<Semaphore>,
+    cache: cache::Shared,
 }
 
 /// The most connections whose TLS is open, of one sandbox and of all: each takes up to a megabyte.
@@ -143,6 +146,9 @@ impl Worker {
                 None => self.done(serial),
             },
             Order::Whose { serial, exec } => self.outbox.answered(serial, exec),
+            Order::Handed { serial, length } => {
+                self.outbox.hand(serial, sockets.into_iter().next().map(|file| (file, length)));
+            }
             Order::Sync { serial } => self.done(serial),
             Order::Gateway => self.gate.replace(sockets),
         }
@@ -213,6 +219,7 @@ impl Worker {
             trust: self.trust.clone(),
             rooms: self.rooms.clone(),
             bodies: self.bodies.clone(),
+            cache: self.cache.clone(),
         };
         let tape = opening.recording.is_some().then(|| sockets.pop()).flatten();
         let served = match Served::new(opening, means, tape) {

@@ -14,6 +14,7 @@ use belljar_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use super::cache::{self, Cache};
 use super::dial;
 use super::gate::Gate;
 use super::limits::{Limits, Reached};
@@ -57,6 +58,8 @@ pub(super) struct Served {
     pub(super) recorder: Option<Arc<Recorder>>,
     /// What is answered from, if that is a recording.
     pub(super) replay: Option<Arc<Finder>>,
+    /// What registries serve and is kept, if it is to have that.
+    pub(super) cache: Option<Arc<Cache>>,
     /// Places for bodies that are read whole, to be found there: of this sandbox, and of all.
     bodies: [Arc<Semaphore>; 2],
     /// How many were turned away since that was last told: as in [`TOLD_TOGETHER`].
@@ -73,6 +76,7 @@ pub(super) struct Means {
     pub(super) rooms: Arc<Rooms>,
     /// Places for bodies that are read whole, to be found in a recording.
     pub(super) bodies: Arc<Semaphore>,
+    pub(super) cache: cache::Shared,
 }
 
 /// The most requests of one sandbox inside opened TLS that are under way: the head of each is in our memory.
@@ -103,10 +107,12 @@ impl Served {
                 }
             }
         }
+        let of = opening.cache.take();
         let Opening { sandbox, policy, brought, attributed, moved, names, first_place, authority, .. } =
             opening;
         let policy = policy.with_brought(brought);
-        let Means { outbox, resolver, gate, trust, rooms, bodies } = means;
+        let Means { outbox, resolver, gate, trust, rooms, bodies, cache } = means;
+        let cache = of.map(|of| Arc::new(Cache::new(sandbox.clone(), of, outbox.clone(), cache)));
         let opener = authority.and_then(|authority| match Opener::new(&sandbox, &authority) {
             Ok(opener) => Some(opener),
             Err(error) => {
@@ -133,6 +139,7 @@ impl Served {
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             recorder,
             replay,
+            cache,
             bodies: [Arc::new(Semaphore::new(MOST_BODIES)), bodies],
             turned_away: Default::default(),
         })
@@ -274,6 +281,7 @@ impl Served {
             rule: None,
             sent: 0,
             received: 0,
+            cached: 0,
             duration_us: 0,
         };
         let number = self.outbox.next_number();

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,6 +38,7 @@ pub(super) use self::asked::Asked;
 use self::asked::{overriding, strip_answer};
 pub(super) use self::streams::{Client, Counts};
 use self::upstream::{Sending, Upstream, Upstreams};
+use super::cache::{self, Ear, FromDisk};
 use super::connection::{Connection, IDLE, Stop};
 use super::dial::Peer;
 use super::http::Refusal;
@@ -298,8 +300,8 @@ impl Opened {
 
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
         let serial = self.counts.next_request();
-        // Where nobody writes it down, it is not looked into but by rules about requests, and those know no other protocol.
-        let upgrades = self.connection.served.recorder.is_some() && self.connection.allowed.look == Look::Any;
+        // Rules about requests know no other protocol.
+        let upgrades = self.connection.allowed.look == Look::Any;
         let wish =
             (upgrades && upgrade::is_asked(request.headers())).then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
@@ -342,7 +344,7 @@ impl Opened {
         }
         let passing = Arc::new(Passing::new(self.clone(), serial, trip, room));
         Ok(match passing.pass(&asked, (parts, body), wish.is_some()).await {
-            Ok((mut response, upstream)) => {
+            Ok(mut response) => {
                 let is_other = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 if let (true, Some(client)) = (is_other, wish) {
                     let host = hyper::upgrade::on(&mut response);
@@ -357,7 +359,7 @@ impl Opened {
                 }
                 head.version = Version::HTTP_11;
                 passing.taped.get().inspect(|taped| taped.answered(head.status.as_u16(), &head.headers));
-                let telling = Telling { body, upstream: Some(upstream), passing, pause: Pause::default() };
+                let telling = Telling { source: body, passing, pause: Pause::default() };
                 Response::from_parts(head, Either::Right(telling))
             }
             Err(Stop::Denied(denied) | Stop::Cut(denied)) => match passing.take() {
@@ -411,6 +413,7 @@ struct Passing {
     _room: (OwnedSemaphorePermit, Busy),
     sent: Tally,
     received: Tally,
+    cached: Tally,
     /// Whether an answer has come.
     is_answered: AtomicBool,
     failed: Mutex<Option<String>>,
@@ -425,6 +428,7 @@ impl Drop for Passing {
         self.opened.under_way().remove(&self.serial);
         let Some(mut trip) = self.take() else { return };
         (trip.flow.sent, trip.flow.received) = (self.sent.get(), self.received.get());
+        trip.flow.cached = self.cached.get();
         let failed = self.failed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let verdict = match failed {
             Some(error) => Verdict::Failed { error },
@@ -447,6 +451,7 @@ impl Passing {
             _room: room,
             sent: Tally::default(),
             received: Tally::default(),
+            cached: Tally::default(),
             is_answered: AtomicBool::new(false),
             failed: Mutex::default(),
             taped: OnceLock::new(),
@@ -475,13 +480,13 @@ impl Passing {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// Judges a request and makes it; answers the head of the answer, and the connection that it comes on.
+    /// Judges a request and makes it, unless its answer is kept; answers the head of the answer, and where its body comes from.
     async fn pass(
         self: &Arc<Self>,
         asked: &Asked,
         (mut parts, body): (Parts, Incoming),
         upgrades: bool,
-    ) -> Result<(Response<Incoming>, Upstream), Stop> {
+    ) -> Result<Response<Source>, Stop> {
         let Opened { connection, upstreams, counts, .. } = &*self.opened;
         // As it is now, after the wait.
         let policy = connection.policy()?;
@@ -499,34 +504,35 @@ impl Passing {
         let own = &connection.allowed;
         let is_brought =
             policy.rules().is_some_and(|rules| decide::is_brought(rules, &own.destination, own.port));
+        // What the gateway asks with its keys is nobody else's.
+        let cache = connection.served.cache.as_ref().filter(|_| !is_brought);
+        let question = cache.and_then(|cache| Some((cache, cache.question(asked, &parts.headers)?)));
+        let wanted = match &question {
+            Some((cache, question)) => cache.wanted(question).await,
+            None => None,
+        };
+        if let (Some((cache, _)), Some(wanted)) = (&question, &wanted)
+            && let Some(kept) = cache.find(wanted).await
+        {
+            // The policy may have changed meanwhile.
+            decide::request(&*connection.policy()?, own, asked.request())?;
+            self.begin(asked, &parts.headers, None).await;
+            self.is_answered.store(true, Ordering::Relaxed);
+            return Ok(kept.map(Source::Disk));
+        }
         let mut upstream =
             upstreams.get(connection, (self.opened.speech, is_brought), &allowed, counts).await?;
         upstream.peer.judge(&*connection.policy()?, &allowed)?;
         if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {
             *peer = Some(upstream.peer);
         }
-        let begun = self.trip().as_mut().map(|trip| {
-            trip.flow.address = upstream.peer.address();
-            trip.begun()
-        });
-        if let Some(begun) = begun {
-            connection.served.say(begun).await;
-        }
-        if let Some(recorder) = &connection.served.recorder {
+        if connection.served.recorder.is_some() {
             // What comes back is looked into, by whoever reads the recording and by ourselves.
             parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            let exchange = Exchange {
-                host: asked.host.to_string(),
-                port: asked.port,
-                tls: asked.tls,
-                version: if self.opened.speech == Speech::Several { "2" } else { "1.1" }.into(),
-                method: asked.method.clone(),
-                target: asked.target.clone(),
-                ..Exchange::default()
-            };
-            let taped = self.taped.get_or_init(|| Taped::new(recorder.clone(), connection.exec, exchange));
-            taped.asked(&parts.headers);
+        } else if question.is_some() {
+            cache::ask_plainly(&mut parts.headers);
         }
+        self.begin(asked, &parts.headers, upstream.peer.address()).await;
         asked
             .address(&mut parts, upstream.version(), &body)
             .map_err(|bad| denied(format!("{asked}: {bad}"), Reason::Malformed))?;
@@ -543,53 +549,136 @@ impl Passing {
             return Err(io::Error::other("the host speaks another protocol").into());
         }
         self.is_answered.store(true, Ordering::Relaxed);
-        Ok((response, upstream))
+        let ear = match question {
+            Some((cache, question)) => {
+                cache.listen(question, wanted, (response.status(), response.headers())).await
+            }
+            None => None,
+        };
+        Ok(response.map(|body| Source::Host { body, upstream: Some(upstream), ear }))
+    }
+
+    /// Says that it begins, and begins to write it down.
+    async fn begin(&self, asked: &Asked, headers: &HeaderMap, address: Option<IpAddr>) {
+        let Opened { connection, speech, .. } = &*self.opened;
+        let begun = self.trip().as_mut().map(|trip| {
+            trip.flow.address = address;
+            trip.begun()
+        });
+        if let Some(begun) = begun {
+            connection.served.say(begun).await;
+        }
+        if let Some(recorder) = &connection.served.recorder {
+            let exchange = Exchange {
+                host: asked.host.to_string(),
+                port: asked.port,
+                tls: asked.tls,
+                version: if *speech == Speech::Several { "2" } else { "1.1" }.into(),
+                method: asked.method.clone(),
+                target: asked.target.clone(),
+                ..Exchange::default()
+            };
+            let taped = self.taped.get_or_init(|| Taped::new(recorder.clone(), connection.exec, exchange));
+            taped.asked(headers);
+        }
     }
 }
 
+/// Where the body of an answer comes from.
+enum Source {
+    /// The host, and whoever listens.
+    Host { body: Incoming, upstream: Option<Upstream>, ear: Option<Ear> },
+    /// The cache.
+    Disk(FromDisk),
+}
+
+impl Source {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Host { body, .. } => body.is_end_stream(),
+            Self::Disk(body) => body.left() == 0,
+        }
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let (body, ear) = match self {
+            Self::Host { body, ear, .. } => (body, ear),
+            Self::Disk(body) => {
+                return body.poll_frame(context).map(|frame| Some(frame?.map_err(Broken::from)));
+            }
+        };
+        if let Some(listener) = ear
+            && !ready!(listener.poll(context))
+        {
+            *ear = None;
+        }
+        let polled = Pin::new(body).poll_frame(context);
+        if let (Poll::Ready(Some(Ok(frame))), Some(listener)) = (&polled, &mut *ear)
+            && let Some(bytes) = frame.data_ref()
+            && !listener.hear(bytes)
+        {
+            *ear = None;
+        }
+        polled.map(|frame| Some(frame?.map_err(Broken::from)))
+    }
+}
+
+/// Why a body did not come to its end.
+type Broken = Box<dyn Error + Send + Sync>;
+
 /// The body of an answer.
 struct Telling {
-    body: Incoming,
-    upstream: Option<Upstream>,
+    source: Source,
     passing: Arc<Passing>,
     pause: Pause,
 }
 
 impl Body for Telling {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = &mut *self;
         let taped = this.passing.taped.get();
         ready!(this.pause.poll(taped, context));
-        let polled = Pin::new(&mut this.body).poll_frame(context);
+        let polled = this.source.poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(bytes) = frame.data_ref() {
-                    this.passing.received.add(bytes.len() as u64);
+                    let tally = match this.source {
+                        Source::Host { .. } => &this.passing.received,
+                        Source::Disk(_) => &this.passing.cached,
+                    };
+                    tally.add(bytes.len() as u64);
                     taped.inspect(|taped| taped.pass(Way::In, bytes));
                 }
             }
             Poll::Ready(Some(Err(error))) => this.passing.failed(error.to_string()),
             _ => {}
         }
-        if (matches!(polled, Poll::Ready(None)) || this.body.is_end_stream())
-            && let Some(upstream) = this.upstream.take()
-        {
-            this.passing.opened.upstreams.give_back(upstream);
+        let is_over = matches!(polled, Poll::Ready(None)) || this.source.is_end_stream();
+        if let (true, Source::Host { upstream, ear, .. }) = (is_over, &mut this.source) {
+            if let Some(upstream) = upstream.take() {
+                this.passing.opened.upstreams.give_back(upstream);
+            }
+            if let Some(ear) = ear.take() {
+                ear.end();
+            }
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.source.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.source {
+            Source::Host { body, .. } => body.size_hint(),
+            Source::Disk(body) => body.size_hint(),
+        }
     }
 }
