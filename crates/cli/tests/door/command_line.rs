@@ -1,6 +1,7 @@
 //! What the commands say of it, with and without an engine.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
@@ -26,7 +27,13 @@ fn text(output: Output) -> String {
 
 /// An engine that serves the world from now on.
 pub fn engine(world: &World, options: &[&str]) -> Program {
-    let mut child = world.command(&[&["engine"], options].concat()).spawn().unwrap();
+    engine_with(world, options, &[])
+}
+
+/// The same with variables.
+pub fn engine_with(world: &World, options: &[&str], variables: &[(&str, &Path)]) -> Program {
+    let mut command = world.command(&[&["engine"], options].concat());
+    let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("serving "), "{said}");

@@ -10,6 +10,7 @@ mod world;
 mod agents;
 mod attacks;
 mod attribution;
+mod cache;
 mod command_line;
 mod deaths;
 mod everyday;

@@ -1,7 +1,7 @@
 //! TLS that is opened where a rule looks inside, and nowhere else.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::world::{Certified, OTHER, Program, SERVER, World, where_it_is};
 pub struct Server {
     _program: Program,
     asked: PathBuf,
-    authority: PathBuf,
+    certified: Certified,
 }
 
 const SERVE: &str = "const [key, cert, address, log, files] = process.argv.slice(1);
@@ -29,8 +29,20 @@ server.on('request', (request, response) => {
     if (request.url === '/v1/long') { response.write('begun\\n'); return; }
     if (request.url === '/v1/hang') { return; }
     if (request.url === '/v1/big') { response.end(Buffer.alloc(8 << 20)); return; }
+    if (request.url.startsWith('/private/') && request.headers.authorization !== 'Basic YW5uOnNlY3JldA==') {
+      response.statusCode = 401; response.setHeader('www-authenticate', 'Basic'); response.end(); return;
+    }
     const file = files + request.url.split('?')[0];
-    if (fs.existsSync(file) && fs.statSync(file).isFile()) { response.end(fs.readFileSync(file)); return; }
+    const kinds = { '': '', 'index.html': 'text/html', '.json': 'application/json', '.page': 'application/vnd.pypi.simple.v1+json' };
+    for (const [ending, kind] of Object.entries(kinds)) {
+      if (!fs.existsSync(file + ending) || !fs.statSync(file + ending).isFile()) continue;
+      if (kind) response.setHeader('content-type', kind);
+      if (kind && /gzip/.test(request.headers['accept-encoding'])) {
+        response.setHeader('content-encoding', 'gzip');
+        response.end(require('zlib').gzipSync(fs.readFileSync(file + ending))); return;
+      }
+      response.end(fs.readFileSync(file + ending)); return;
+    }
     if (/git\\/|cargo\\/.*\\//.test(request.url)) { response.statusCode = 404; response.end(); return; }
     response.setHeader('x-length', String(length));
     response.end(`served ${request.method} ${request.url} by ${request.httpVersion} with ${length} bytes\\n`);
@@ -44,14 +56,28 @@ impl Server {
         let made = Certified::make(world, prefix, names);
         let asked = world.home.path().join(format!("{prefix}asked"));
         std::fs::write(&asked, "").unwrap();
+        Self::serve(world, address, asked, made)
+    }
+
+    /// The same at another address, with the certificate of another.
+    pub fn again(world: &World, address: &str, other: &Self) -> Self {
+        Self::serve(world, address, other.asked.clone(), other.certified.clone())
+    }
+
+    fn serve(world: &World, address: &str, asked: PathBuf, certified: Certified) -> Self {
         let mut command = Command::new("node");
-        command.arg("-e").arg(SERVE).args([&made.key, &made.certificate]).arg(address).arg(&asked);
+        command.arg("-e").arg(SERVE).args([&certified.key, &certified.certificate]).arg(address).arg(&asked);
         command.arg(world.home.path().join("files"));
         let mut child = where_it_is(address, || command.stdout(Stdio::piped()).spawn().unwrap());
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "ready\n");
-        Self { _program: Program(child), asked, authority: made.authority }
+        Self { _program: Program(child), asked, certified }
+    }
+
+    /// The variable by which a door believes it.
+    pub fn believed(&self) -> (&str, &Path) {
+        ("SSL_CERT_FILE", &self.certified.authority)
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -62,7 +88,7 @@ impl Server {
 /// Makes a sandbox, at a door that believes this server.
 pub fn create(world: &World, server: &Server, options: &[&str]) -> String {
     let mut command = world.command(&[&["create", "--json"], options].concat());
-    let output = command.env("SSL_CERT_FILE", &server.authority).output().unwrap();
+    let output = command.envs([server.believed()]).output().unwrap();
     let made: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     made["sandbox_id"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
@@ -156,7 +182,7 @@ fn distrust_is_told_on_both_sides() {
     );
     let pinned = format!(
         "cat > own.pem <<'END'\n{}END\ncurl -sS --cacert own.pem --capath /nowhere https://server.test/v1/x; echo $?",
-        std::fs::read_to_string(&server.authority).unwrap()
+        std::fs::read_to_string(server.believed().1).unwrap()
     );
     let ran = world.shell(&id, &pinned);
     assert_eq!(said(&ran), "60\n", "{ran}");

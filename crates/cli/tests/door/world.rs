@@ -360,6 +360,7 @@ impl Drop for Program {
 }
 
 /// A key and a certificate for these names, and the certificate of whoever vouches for it.
+#[derive(Clone)]
 pub struct Certified {
     pub key: PathBuf,
     pub certificate: PathBuf,
