@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use belljar_core::{Error, ErrorCode, HostName, NetworkPolicy, Result};
-use belljar_network::policy::{Allowed, Denied, Destination, Look, Request, RuleRef, decide};
-use belljar_network::recording::{Summary, shelf};
+use belljar_network::policy::{Allowed, Denied, Destination, Look, Reason, Request, RuleRef, decide};
+use belljar_network::recording::{Summary, What, shelf};
 use belljar_providers::home::Home;
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use super::Context;
 use crate::args::{PolicyCheckArgs, PolicyTestArgs, read_file};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
+use crate::print::escape::escape;
 use crate::wiring;
 
 pub(crate) fn check(context: &Context, args: &PolicyCheckArgs) -> Result<Status, Failure> {
@@ -79,12 +80,14 @@ struct Outcome<'a> {
 pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Status, Failure> {
     let (policy, mut urls, recording) = args.plan()?;
     let mut wanted = urls.iter().map(|url| Wanted::parse(url)).collect::<Result<Vec<_>>>()?;
+    let mut is_whole = true;
     if let Some(name) = recording {
         let reader = shelf::open(Home::open(context.home.clone())?.path(), &name)?;
         for (url, recorded) in reader.entries().iter().filter_map(Wanted::recorded) {
             urls.push(url);
             wanted.push(recorded);
         }
+        is_whole = reader.entries().iter().all(|entry| entry.kind != What::Full);
     }
     let policy = match policy.rules().and_then(belljar_core::Rules::unresolved) {
         Some(_) => wiring::expand(context.home.clone(), policy).await?,
@@ -102,10 +105,14 @@ pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Stat
                 (None, Some(rule)) => format!("allowed  {}: by {rule}", outcome.url),
                 (None, None) => format!("allowed  {}: by the mode {}", outcome.url, policy.mode()),
             };
-            printer.out(&format!("{}\n", printer.foreign(&line)))?;
+            // One is one line, wherever it is printed.
+            printer.out(&format!("{}\n", escape(&line)))?;
         }
     }
-    let all = outcomes.iter().all(|outcome| outcome.allowed);
+    if !is_whole {
+        printer.complaint("there was no room in the recording for all that happened: the rest is not judged");
+    }
+    let all = is_whole && outcomes.iter().all(|outcome| outcome.allowed);
     Ok(if all { Status::SUCCESS } else { Status::UNFIT })
 }
 
@@ -136,6 +143,8 @@ enum How {
     Connect,
     /// HTTP, plain or inside TLS.
     Request { tls: bool, method: String, target: String },
+    /// A request that goes over to another protocol.
+    Upgrade { tls: bool, method: String, target: String },
 }
 
 impl Wanted {
@@ -175,14 +184,18 @@ impl Wanted {
     fn recorded(entry: &Summary) -> Option<(String, Self)> {
         let destination = destination(&entry.host).ok()?;
         let Summary { host, port, tls, method, target, .. } = entry;
-        match entry.kind.as_str() {
-            "request" => {
+        match entry.kind {
+            What::Request | What::Stream if !entry.method.is_empty() => {
                 let scheme = if *tls { "https" } else { "http" };
-                let how = How::Request { tls: *tls, method: method.clone(), target: target.clone() };
+                let (tls, method, target) = (*tls, method.clone(), target.clone());
                 let said = format!("{method} {scheme}://{host}:{port}{target}");
+                let how = match entry.kind {
+                    What::Stream => How::Upgrade { tls, method, target },
+                    _ => How::Request { tls, method, target },
+                };
                 Some((said, Self { destination, port: *port, how }))
             }
-            "stream" => {
+            What::Stream => {
                 Some((format!("{host}:{port}"), Self { destination, port: *port, how: How::Connect }))
             }
             _ => None,
@@ -197,7 +210,16 @@ impl Wanted {
         let allowed = decide::connect(policy, &self.destination, self.port)?;
         match &self.how {
             How::Connect => Ok(allowed),
-            How::Request { tls, method, target } => {
+            How::Upgrade { method, target, .. } if allowed.look == Look::Requests => Err(Denied {
+                what: format!(
+                    "{method} {target} of {}, which goes over to another protocol",
+                    self.destination
+                ),
+                reason: Reason::Malformed,
+                rule: allowed.rule,
+                how_to_grant: "Grant the host by a rule without methods and paths.".into(),
+            }),
+            How::Request { tls, method, target } | How::Upgrade { tls, method, target } => {
                 if *tls {
                     let asked = match &self.destination {
                         Destination::Name(name) => Some(name),

@@ -2,17 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use belljar_core::{Error, ErrorCode, RecordingName};
-use belljar_network::recording::{Reader, Summary, har, shelf};
+use belljar_network::recording::{Reader, Summary, What, har, shelf};
 use belljar_providers::home::Home;
 use serde_json::json;
 
 use super::Context;
 use crate::args::{Format, RecordingExportArgs, RecordingImportArgs, RecordingRmArgs, RecordingShowArgs};
 use crate::outcome::{Failure, Status};
-use crate::print::Printer;
+use crate::print::escape::escape;
 use crate::print::table::{exact_moment, size, table};
 
 pub(crate) fn ls(context: &Context) -> Result<Status, Failure> {
@@ -45,35 +45,36 @@ pub(crate) fn show(context: &Context, args: &RecordingShowArgs) -> Result<Status
         printer.object(&json!({ "name": name, "meta": reader.meta(), "entries": reader.entries() }))?;
         return Ok(Status::SUCCESS);
     }
-    let rows: Vec<_> = reader.entries().iter().map(|entry| row(entry, printer)).collect();
+    let rows: Vec<_> = reader.entries().iter().map(row).collect();
     printer.out(&table(&["TIME", "KIND", "STATUS", "SENT", "RECEIVED", "WHAT"], &rows))?;
-    if reader.entries().iter().any(|entry| entry.kind == "full") {
+    if reader.entries().iter().any(|entry| entry.kind == What::Full) {
         printer.complaint("there was no room for more: `--record-max` makes some");
     }
     Ok(Status::SUCCESS)
 }
 
-fn row(entry: &Summary, printer: Printer) -> Vec<String> {
-    let what = match entry.kind.as_str() {
-        "request" => {
+fn row(entry: &Summary) -> Vec<String> {
+    let what = match entry.kind {
+        What::Request | What::Stream if !entry.method.is_empty() => {
             let scheme = if entry.tls { "https" } else { "http" };
             format!("{} {scheme}://{}:{}{}", entry.method, entry.host, entry.port, entry.target)
         }
-        "stream" => format!("{}:{}", entry.host, entry.port),
+        What::Stream => format!("{}:{}", entry.host, entry.port),
         _ => entry.host.clone(),
     };
-    let status = match entry.kind.as_str() {
-        "request" => entry.status.to_string(),
-        "lookup" if entry.status == 0 => "unknown".to_owned(),
+    let status = match entry.kind {
+        What::Request => entry.status.to_string(),
+        What::Lookup if entry.status == 0 => "unknown".to_owned(),
         _ => "-".to_owned(),
     };
     vec![
         exact_moment(i64::try_from(entry.at_ms).unwrap_or(i64::MAX)),
-        entry.kind.clone(),
+        entry.kind.as_str().to_owned(),
         status,
         size(Some(entry.sent)),
         size(Some(entry.received)),
-        printer.foreign(&what).into_owned(),
+        // One entry is one line, wherever it is printed.
+        escape(&what).into_owned(),
     ]
 }
 
@@ -87,6 +88,11 @@ pub(crate) fn export(context: &Context, args: &RecordingExportArgs) -> Result<St
     if args.file.as_os_str() == "-" {
         write(&reader, &home, (&name, format), &mut io::stdout().lock()).map_err(unwritable)?;
         return Ok(Status::SUCCESS);
+    }
+    let own = std::fs::metadata(shelf::path(home.path(), &name)).map_err(unwritable)?;
+    if std::fs::metadata(&args.file).is_ok_and(|file| (file.dev(), file.ino()) == (own.dev(), own.ino())) {
+        let wrong = format!("{} is the recording itself", args.file.display());
+        return Err(Error::new(ErrorCode::InvalidArgument, wrong).hint("name another file").into());
     }
     let written =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&args.file).and_then(

@@ -289,7 +289,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--cache", "pypi"][..], "--allow pypi --cache pypi"),
         (&["--replay", "x", "--cache", "server.test"], "leave `--cache` out"),
         (&["--allow", "server.test", "--cache", "GET https://server.test/x"], "name its host"),
-        (&["--allow", "server.test", "--cache", "no such host"], "packages.example.org"),
+        (&["--allow", "server.test", "--cache", "no such host"], "docs/policy-files.md"),
     ] {
         let output = world.run(&[&["create"], options].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -102,6 +102,7 @@ fn a_run_is_the_same_again_without_a_network() {
     assert_eq!(archive["log"]["entries"].as_array().unwrap().len(), 5);
     let again = world.run(&["create", "--net", "open", "--record", "run"]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("already"), "{again:?}");
+    remove(&world, &id);
     assert!(world.run(&["recording", "rm", "run"]).status.success());
     let gone = world.run(&["create", "--replay", "run"]);
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no recording `run`"), "{gone:?}");

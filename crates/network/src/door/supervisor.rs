@@ -802,6 +802,8 @@ fn find_recording(home: &Path, directory: &Path) -> io::Result<Option<(Recording
     let path = home.join(RECORDINGS).join(plan.how.name().file());
     let is_written = matches!(plan.how, Recording::Record(_));
     let file = OpenOptions::new().read(true).write(is_written).open(path)?;
+    // Nobody removes it as long as it is needed.
+    flock(&file, FlockOperation::NonBlockingLockShared)?;
     Ok(Some((plan, file.into())))
 }
 

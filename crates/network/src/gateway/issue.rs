@@ -6,9 +6,14 @@ use std::path::Path;
 use belljar_core::{Error, ErrorCode, GATEWAY_NAME, Grant, Issued, Result};
 
 use super::config::{self, Config};
+use super::kind::Kind;
 use super::operation::Operation;
 use super::{process, token};
 use crate::door::clock::now_ms;
+
+/// The variables that clients of our own go by.
+const ADDRESS: &str = "BELLJAR_GATEWAY";
+const TOKEN: &str = "BELLJAR_TOKEN";
 
 /// Issues a token by the configuration of a data directory.
 pub fn issue(home: &Path, grant: &Grant) -> Result<Issued> {
@@ -33,13 +38,18 @@ pub fn issue(home: &Path, grant: &Grant) -> Result<Issued> {
     Ok(Issued { record, token, env })
 }
 
+/// Whether this is one of the variables by which clients find the gateway.
+pub(crate) fn is_variable(name: &str) -> bool {
+    let of_kinds =
+        Kind::ALL.into_iter().filter_map(Kind::variables).flat_map(|(address, key)| [address, key]);
+    [ADDRESS, TOKEN].into_iter().chain(of_kinds).any(|known| known == name)
+}
+
 /// The variables by which clients find the gateway.
 fn environment(config: &Config, grant: &Grant, token: &str) -> BTreeMap<String, String> {
     let gateway = format!("http://{GATEWAY_NAME}");
-    let mut env = BTreeMap::from([
-        ("BELLJAR_GATEWAY".to_owned(), gateway.clone()),
-        ("BELLJAR_TOKEN".to_owned(), token.to_owned()),
-    ]);
+    let mut env =
+        BTreeMap::from([(ADDRESS.to_owned(), gateway.clone()), (TOKEN.to_owned(), token.to_owned())]);
     for operation in grant.operations.iter().filter_map(|name| config.operations.get(name)) {
         if let Some((address, key)) = operation.kind.variables() {
             let base = format!("{gateway}{}{}", operation.mount, operation.kind.base());

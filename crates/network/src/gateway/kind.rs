@@ -81,6 +81,17 @@ const BRAVE_SEARCH: &[Call] =
     &[("GET", "/res/v1/web/search", CallKind::Other), ("GET", "/res/v1/news/search", CallKind::Other)];
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Anthropic,
+        Self::OpenaiChat,
+        Self::OpenaiResponses,
+        Self::Gemini,
+        Self::BraveSearch,
+        Self::Git,
+        Self::Http,
+    ];
+
     /// The calls it consists of; none where the configuration lists them.
     fn calls(self) -> &'static [Call] {
         match self {

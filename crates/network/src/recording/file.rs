@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Content, Entry, Meta};
+use super::entry::{Content, Entry, Meta, Way, header};
 
 /// What every recording begins with.
 const MAGIC: &[u8; 20] = b"belljar recording 1\n";
@@ -20,8 +20,17 @@ const END: &[u8; 8] = b"bjrindex";
 pub const MAX_PIECE: usize = 64 << 10;
 /// The most bytes of what else is in a frame, unpacked.
 const MAX_ENTRY: usize = 16 << 20;
-/// The most bytes of an index, unpacked.
-const MAX_INDEX: usize = 128 << 20;
+/// The most bytes of an index, unpacked, and how many times less it may be as it is: where there would be more, all is read instead.
+const MAX_INDEX: usize = 64 << 20;
+const MOST_PACKED: usize = 64;
+/// How much of an index is made, about: it is in memory until it is written.
+const MOST_INDEX: usize = 24 << 20;
+/// What a piece, and an entry without its words, take there.
+const PIECE_IN_INDEX: usize = 40;
+const ENTRY_IN_INDEX: usize = 200;
+/// The most that is unpacked of a file without an index: this, and so many times its length.
+const MOST_SCANNED: u64 = 64 << 20;
+const SCANNED_PER_BYTE: u64 = 32;
 /// How hard it is tried to make pieces smaller: hardly, for nobody waits for disks as for networks.
 const LEVEL: i32 = 1;
 /// Bytes of a frame before its content: its kind, how it is packed, its length as it is and unpacked.
@@ -133,7 +142,10 @@ impl Head {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let head = Self { kind, is_packed, stored: number(2), unpacked: number(6) };
         // What cannot be made smaller is kept as it is.
-        let fits = head.unpacked as usize <= kind.most() && head.stored <= head.unpacked;
+        let is_likely = kind != Kind::Index
+            || head.unpacked as usize
+                <= (head.stored as usize).saturating_mul(MOST_PACKED).saturating_add(1 << 20);
+        let fits = head.unpacked as usize <= kind.most() && head.stored <= head.unpacked && is_likely;
         if fits { Ok(head) } else { Err(damaged("a frame that is too long")) }
     }
 
@@ -148,13 +160,42 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the recording is damaged: it has {what}"))
 }
 
+/// What an entry tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Whose network is written down from here on.
+    Meta,
+    /// A name that was looked up.
+    Lookup,
+    /// A request and its answer.
+    Request,
+    /// A connection on which something else was said.
+    Stream,
+    /// There was no room for more.
+    Full,
+}
+
+impl What {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Meta => "meta",
+            Self::Lookup => "lookup",
+            Self::Request => "request",
+            Self::Stream => "stream",
+            Self::Full => "full",
+        }
+    }
+}
+
 /// An entry as the index has it: enough to list it, and to know a request again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Where it is.
     at: u64,
-    /// `request`, `stream`, `lookup`, `meta` or `full`.
-    pub kind: String,
+    /// What it tells of.
+    pub kind: What,
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
     /// With whom.
@@ -167,6 +208,9 @@ pub struct Summary {
     pub method: String,
     /// Its path and query.
     pub target: String,
+    /// Which part it asks for, if not for all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub range: String,
     /// The status of its answer.
     pub status: u16,
     /// Bytes out of the sandbox.
@@ -179,37 +223,38 @@ impl Summary {
     fn new(at: u64, entry: &Entry) -> Self {
         let mut summary = Self {
             at,
-            kind: String::new(),
+            kind: What::Full,
             at_ms: 0,
             host: String::new(),
             port: 0,
             tls: false,
             method: String::new(),
             target: String::new(),
+            range: String::new(),
             status: 0,
             sent: 0,
             received: 0,
         };
         match entry {
             Entry::Meta(meta) => {
-                (summary.kind, summary.at_ms, summary.host) =
-                    ("meta".into(), meta.at_ms, meta.sandbox.clone());
+                (summary.kind, summary.at_ms, summary.host) = (What::Meta, meta.at_ms, meta.sandbox.clone());
             }
             Entry::Lookup(lookup) => {
                 (summary.kind, summary.at_ms, summary.host) =
-                    ("lookup".into(), lookup.at_ms, lookup.name.clone());
+                    (What::Lookup, lookup.at_ms, lookup.name.clone());
                 summary.status = u16::from(lookup.found);
             }
             Entry::Exchange(exchange) => {
-                (summary.kind, summary.at_ms) = ("request".into(), exchange.at_ms);
+                (summary.kind, summary.at_ms) = (What::Request, exchange.at_ms);
                 (summary.host, summary.port, summary.tls) =
                     (exchange.host.clone(), exchange.port, exchange.tls);
                 (summary.method, summary.target) = (exchange.method.clone(), exchange.target.clone());
+                summary.range = header(&exchange.headers, "range").unwrap_or_default().to_owned();
                 summary.status = exchange.status;
                 (summary.sent, summary.received) = (exchange.body.length, exchange.answer.length);
             }
             Entry::Stream(stream) => {
-                (summary.kind, summary.at_ms) = ("stream".into(), stream.at_ms);
+                (summary.kind, summary.at_ms) = (What::Stream, stream.at_ms);
                 (summary.host, summary.port) = (stream.host.clone(), stream.port);
                 if let Some(upgrade) = &stream.upgrade {
                     summary.tls = upgrade.tls;
@@ -218,14 +263,20 @@ impl Summary {
                 }
                 for (way, content) in &stream.said {
                     match way {
-                        super::Way::Out => summary.sent += content.length,
-                        super::Way::In => summary.received += content.length,
+                        Way::Out => summary.sent = summary.sent.saturating_add(content.length),
+                        Way::In => summary.received = summary.received.saturating_add(content.length),
                     }
                 }
             }
-            Entry::Full => summary.kind = "full".into(),
+            Entry::Full => {}
         }
         summary
+    }
+
+    /// How much of an index it takes, about.
+    fn length(&self) -> usize {
+        let Self { host, method, target, range, .. } = self;
+        ENTRY_IN_INDEX + [host, method, target, range].iter().map(|word| word.len()).sum::<usize>()
     }
 }
 
@@ -237,6 +288,8 @@ pub struct Writer {
     pieces: HashMap<Hash, u64>,
     entries: Vec<Summary>,
     packer: zstd::bulk::Compressor<'static>,
+    /// How long the index is, about.
+    index: usize,
     is_full: bool,
 }
 
@@ -254,15 +307,22 @@ impl Writer {
         if length == 0 {
             (&file).write_all(MAGIC)?;
             let (pieces, entries) = (HashMap::new(), Vec::new());
-            return Ok(Self { file, at: MAGIC.len() as u64, most, pieces, entries, packer, is_full: false });
+            let (at, index) = (MAGIC.len() as u64, 0);
+            return Ok(Self { file, at, most, pieces, entries, packer, index, is_full: false });
         }
         let Reader { pieces, entries, length: good, .. } = Reader::new(file.try_clone()?)?;
         if good < length {
             // Half a frame, of one who was killed.
             file.set_len(good)?;
         }
-        let is_full = entries.iter().any(|entry| entry.kind == "full");
-        Ok(Self { file, at: good, most, pieces, entries, packer, is_full })
+        let is_full = entries.iter().any(|entry| entry.kind == What::Full);
+        let index = pieces.len() * PIECE_IN_INDEX + entries.iter().map(Summary::length).sum::<usize>();
+        Ok(Self { file, at: good, most, pieces, entries, packer, index, is_full })
+    }
+
+    /// Whose network was written down last, in a file that was not new.
+    pub fn whose(&self) -> Option<&str> {
+        self.entries.iter().rfind(|entry| entry.kind == What::Meta).map(|entry| entry.host.as_str())
     }
 
     /// Whether there is no room for more.
@@ -273,7 +333,8 @@ impl Writer {
     /// Keeps a piece, once.
     pub fn piece(&mut self, bytes: &[u8]) -> io::Result<Hash> {
         let hash = Hash::of(bytes);
-        if !self.pieces.contains_key(&hash) && self.has_room(bytes.len())? {
+        if !self.pieces.contains_key(&hash) && self.has_room(bytes.len(), PIECE_IN_INDEX)? {
+            self.index += PIECE_IN_INDEX;
             self.pieces.insert(hash, self.at);
             self.frame(Kind::Piece, Some(hash), bytes)?;
         }
@@ -283,23 +344,24 @@ impl Writer {
     /// Writes down something that happened.
     pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
         let text = serde_json::to_vec(entry)?;
-        if text.len() > MAX_ENTRY || !self.has_room(text.len())? {
+        let summary = Summary::new(self.at, entry);
+        let more = if text.len() > MAX_ENTRY { MOST_INDEX } else { summary.length() };
+        if !self.has_room(text.len(), more)? {
             return Ok(());
         }
-        self.put(entry, &text)
+        self.index += more;
+        self.entries.push(summary);
+        self.frame(Kind::Entry, None, &text)
     }
 
-    fn put(&mut self, entry: &Entry, text: &[u8]) -> io::Result<()> {
-        self.entries.push(Summary::new(self.at, entry));
-        self.frame(Kind::Entry, None, text)
-    }
-
-    /// Whether there is room for so many bytes; says so in the file once there is not.
-    fn has_room(&mut self, bytes: usize) -> io::Result<bool> {
-        if !self.is_full && self.at + bytes as u64 > self.most {
+    /// Whether there is room for so many bytes, and so many in the index; says so in the file once there is not.
+    fn has_room(&mut self, bytes: usize, in_index: usize) -> io::Result<bool> {
+        let is_too_much = self.at.saturating_add(bytes as u64) > self.most
+            || self.index.saturating_add(in_index) > MOST_INDEX;
+        if !self.is_full && is_too_much {
             self.is_full = true;
-            let text = serde_json::to_vec(&Entry::Full)?;
-            self.put(&Entry::Full, &text)?;
+            self.entries.push(Summary::new(self.at, &Entry::Full));
+            self.frame(Kind::Entry, None, &serde_json::to_vec(&Entry::Full)?)?;
         }
         Ok(!self.is_full)
     }
@@ -379,7 +441,7 @@ impl Reader {
 
     /// Whose network was written down last.
     pub fn meta(&self) -> Option<Meta> {
-        let last = self.entries.iter().rfind(|entry| entry.kind == "meta")?;
+        let last = self.entries.iter().rfind(|entry| entry.kind == What::Meta)?;
         match self.entry(last) {
             Ok(Entry::Meta(meta)) => Some(meta),
             _ => None,
@@ -489,6 +551,7 @@ impl Reader {
         let length = self.file.metadata()?.len();
         (self.pieces, self.entries) = (HashMap::new(), Vec::new());
         let mut at = MAGIC.len() as u64;
+        let mut left = MOST_SCANNED.saturating_add(length.saturating_mul(SCANNED_PER_BYTE));
         while let Ok(head) = self.head(at) {
             let next = at.saturating_add(head.span());
             if next > length {
@@ -501,6 +564,9 @@ impl Reader {
                     self.pieces.insert(Hash(bytes), at);
                 }
                 Kind::Entry => {
+                    left = left
+                        .checked_sub(u64::from(head.unpacked))
+                        .ok_or_else(|| damaged("more in it than its length allows"))?;
                     let Ok((_, text)) = self.frame(at, Kind::Entry) else { break };
                     let Ok(entry) = serde_json::from_slice(&text) else { break };
                     self.entries.push(Summary::new(at, &entry));
@@ -521,7 +587,7 @@ fn no_recording() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Exchange, Lookup};
+    use super::super::{Exchange, Lookup, Stream};
     use super::*;
 
     fn lookup(number: u64) -> Entry {
@@ -548,8 +614,8 @@ mod tests {
         let reader = Reader::new(file.try_clone().unwrap()).unwrap();
         let [summary] = reader.entries() else { panic!("{:?}", reader.entries()) };
         assert_eq!(
-            (summary.kind.as_str(), summary.status, summary.received),
-            ("request", 200, exchange.answer.length)
+            (summary.kind, summary.status, summary.received),
+            (What::Request, 200, exchange.answer.length)
         );
         let Entry::Exchange(read) = reader.entry(summary).unwrap() else { panic!("another kind") };
         assert_eq!(*read, exchange);
@@ -609,8 +675,54 @@ mod tests {
         writer.finish().unwrap();
         assert!(file.metadata().unwrap().len() < 110_000);
         let reader = Reader::new(file.try_clone().unwrap()).unwrap();
-        assert_eq!(reader.entries().iter().filter(|entry| entry.kind == "full").count(), 1);
+        assert_eq!(reader.entries().iter().filter(|entry| entry.kind == What::Full).count(), 1);
         assert!(Writer::new(file, 100_000).unwrap().is_full(), "and it stays so");
+    }
+
+    #[test]
+    fn what_is_kept_in_memory_is_bounded() {
+        let file = tempfile::tempfile().unwrap();
+        let mut writer = writer(&file);
+        let target = "a".repeat(60_000);
+        for _ in 0..1000 {
+            let exchange = Exchange { target: target.clone(), ..Exchange::default() };
+            writer.entry(&Entry::Exchange(Box::new(exchange))).unwrap();
+        }
+        assert!(writer.is_full() && writer.index <= MOST_INDEX && writer.entries.len() < 500);
+        writer.finish().unwrap();
+        let entries = writer.entries.len();
+        assert!(file.metadata().unwrap().len() < 1 << 20);
+        // The index is much smaller packed than it may be, so that all is read: the same comes of it.
+        assert_eq!(Reader::new(file).unwrap().entries().len(), entries);
+    }
+
+    /// A file of these frames: as many as this, of an entry padded with as many spaces.
+    fn padded(frames: usize, spaces: usize) -> File {
+        let file = tempfile::tempfile().unwrap();
+        let mut writer = writer(&file);
+        let text = [&serde_json::to_vec(&lookup(1)).unwrap()[..], &vec![b' '; spaces]].concat();
+        for _ in 0..frames {
+            writer.frame(Kind::Entry, None, &text).unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn small_files_that_say_much_are_damaged() {
+        assert_eq!(Reader::new(padded(3, 1 << 20)).unwrap().entries().len(), 3);
+        assert!(Reader::new(padded(80, 1 << 20)).is_err());
+        let huge = Content { length: u64::MAX, ..Content::default() };
+        let stream = Stream { said: vec![(Way::Out, huge.clone()), (Way::Out, huge)], ..Stream::default() };
+        assert_eq!(Summary::new(0, &Entry::Stream(Box::new(stream))).sent, u64::MAX);
+    }
+
+    #[test]
+    fn it_is_known_whose_a_file_is() {
+        let file = tempfile::tempfile().unwrap();
+        let mut first = writer(&file);
+        assert_eq!(first.whose(), None);
+        first.entry(&Entry::Meta(Meta { sandbox: "bj-one".into(), ..Meta::default() })).unwrap();
+        assert_eq!(writer(&file).whose(), Some("bj-one"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hyper::header::HeaderMap;
 use serde_json::Value;
 
 use super::entry::{Entry, Exchange, Stream, header};
-use super::file::{Hash, Reader, Summary};
+use super::file::{Hash, Reader, Summary, What};
 use super::veil::Veil;
 use crate::policy::shortened;
 
@@ -19,8 +19,13 @@ use crate::policy::shortened;
 const MAX_BODY: u64 = 64 << 20;
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
-/// How much of a recorded body is looked at for them.
+/// How much of a body is looked at for them, and how many places in it.
 const MAX_SHOWN_BODY: u64 = 1 << 20;
+const MOST_PLACES: usize = 10_000;
+/// A body with more marks than that is compared as it is: it would take many times its length to understand it.
+const MOST_MARKS: usize = 200_000;
+/// Numbers of so many digits are not understood to the last.
+const LONG_NUMBER: usize = 20;
 
 /// A request that is to be known again.
 #[derive(Clone, Debug)]
@@ -37,6 +42,8 @@ pub struct Question<'a> {
     pub target: &'a str,
     /// What its body is said to be.
     pub content_type: Option<&'a str>,
+    /// Which part it asks for, if not for all.
+    pub range: Option<&'a str>,
     /// Its body.
     pub body: &'a [u8],
 }
@@ -91,7 +98,7 @@ struct State {
     begun: HashMap<Place, usize>,
 }
 
-/// Where a stream leads: host, port, and the path of the request that it began with, if it did.
+/// Where a stream leads: host, port, and what counts of the target of the request that it began with, if it did.
 type Place = (String, u16, Option<String>);
 
 impl Finder {
@@ -105,16 +112,16 @@ impl Finder {
         order.sort_by_key(|at| reader.entries()[*at].at_ms);
         for at in order {
             let entry = &reader.entries()[at];
-            match entry.kind.as_str() {
-                "request" if entry.status > 0 => groups.entry(group_of(entry)).or_default().push(at),
-                "stream" => {
-                    let upgraded = (!entry.method.is_empty()).then(|| path(&entry.target).to_owned());
+            match entry.kind {
+                What::Request if entry.status > 0 => groups.entry(group_of(entry)).or_default().push(at),
+                What::Stream => {
+                    let upgraded = (!entry.method.is_empty()).then(|| place(&entry.target, &how));
                     streams.entry((entry.host.clone(), entry.port, upgraded)).or_default().push(at);
                 }
-                "lookup" => *names.entry(entry.host.clone()).or_insert(false) |= entry.status == 1,
+                What::Lookup => *names.entry(entry.host.clone()).or_insert(false) |= entry.status == 1,
                 _ => {}
             }
-            if matches!(entry.kind.as_str(), "request" | "stream") {
+            if matches!(entry.kind, What::Request | What::Stream) {
                 names.insert(entry.host.clone(), true);
             }
         }
@@ -152,7 +159,8 @@ impl Finder {
 
     /// The next stream to this host, that began with a request of this target or without any.
     pub fn stream(&self, host: &str, port: u16, target: Option<&str>) -> io::Result<Option<Stream>> {
-        let place = (host.to_owned(), port, target.map(|target| path(&self.veil.target(target)).to_owned()));
+        let target = target.map(|target| place(&self.veil.target(target), &self.how));
+        let place = (host.to_owned(), port, target);
         let Some(all) = self.streams.get(&place) else { return Ok(None) };
         let at = {
             let mut state = self.state();
@@ -240,6 +248,7 @@ impl Finder {
             method: &summary.method,
             target: &summary.target,
             content_type: content_type.as_deref(),
+            range: Some(summary.range.as_str()).filter(|range| !range.is_empty()),
             body: &body,
         }))
     }
@@ -249,7 +258,10 @@ impl Finder {
         let mut text = group(question).into_bytes();
         if self.how.matching.query {
             text.push(b'\n');
-            text.extend(self.query(question.target).into_bytes());
+            text.extend(query(question.target, &self.how.ignore).into_bytes());
+        }
+        if let Some(range) = question.range {
+            text.extend(format!("\n{range}").into_bytes());
         }
         if self.how.matching.body && !question.body.is_empty() {
             text.push(b'\n');
@@ -260,19 +272,6 @@ impl Finder {
         Hash::of(&text)
     }
 
-    /// A query without what does not count, in an order of its own.
-    fn query(&self, target: &str) -> String {
-        let Some((_, query)) = target.split_once('?') else { return String::new() };
-        let ignored = |pair: &&str| {
-            let name = pair.split('=').next().unwrap_or_default();
-            self.how.ignore.iter().any(|own| own == name)
-        };
-        let mut pairs: Vec<&str> =
-            query.split('&').filter(|pair| !pair.is_empty() && !ignored(pair)).collect();
-        pairs.sort_unstable();
-        pairs.join("&")
-    }
-
     /// A body without what is another each time.
     fn plain_body(&self, content_type: Option<&str>, body: &[u8]) -> Vec<u8> {
         let kind = content_type.unwrap_or_default().to_ascii_lowercase();
@@ -280,15 +279,18 @@ impl Finder {
             return without(body, boundary.as_bytes());
         }
         if (kind.contains("json") || body.first() == Some(&b'{'))
+            && marks(body) <= MOST_MARKS
             && let Ok(mut value) = serde_json::from_slice::<Value>(body)
         {
             forget(&mut value, &self.how.ignore);
-            return value.to_string().into_bytes();
+            let mut plain = value.to_string().into_bytes();
+            plain.extend(long_numbers(body).flatten());
+            return plain;
         }
         if kind.starts_with("application/x-www-form-urlencoded")
             && let Ok(text) = std::str::from_utf8(body)
         {
-            return self.query(&format!("?{text}")).into_bytes();
+            return query(&format!("?{text}"), &self.how.ignore).into_bytes();
         }
         body.to_vec()
     }
@@ -299,7 +301,7 @@ impl Finder {
         let entries = self.reader.entries();
         let nearest = entries
             .iter()
-            .filter(|entry| entry.kind == "request" && entry.status > 0)
+            .filter(|entry| entry.kind == What::Request && entry.status > 0)
             .map(|entry| (likeness(entry, asked), entry))
             .filter(|(likeness, _)| *likeness > 0)
             .max_by_key(|(likeness, _)| *likeness);
@@ -316,6 +318,7 @@ impl Finder {
             method: &entry.method,
             target: &entry.target,
             content_type: None,
+            range: None,
             body: &[],
         };
         let mut differ = |recorded: &str, asked: &str| {
@@ -330,6 +333,11 @@ impl Finder {
                 _ => Ok(Vec::new()),
             };
             match body {
+                _ if asked.range.unwrap_or_default() != entry.range => {
+                    lines.extend([format!("- range: {}", shortened(&entry.range))]);
+                    lines.extend([format!("+ range: {}", shortened(asked.range.unwrap_or_default()))]);
+                }
+                _ if asked.body.len() as u64 > MAX_SHOWN_BODY => lines.push("  its body is another".into()),
                 Ok(body) => body_differences(&body, asked.body, &mut lines),
                 Err(_) => lines.push("  its body is another".into()),
             }
@@ -349,6 +357,35 @@ fn what(question: &Question<'_>) -> String {
     let usual = if question.tls { 443 } else { 80 };
     let port = if question.port == usual { String::new() } else { format!(":{}", question.port) };
     format!("{} {scheme}://{}{port}{}", shortened(question.method), question.host, shortened(question.target))
+}
+
+/// A query without what does not count, in an order of its own.
+fn query(target: &str, ignored: &[String]) -> String {
+    let Some((_, query)) = target.split_once('?') else { return String::new() };
+    let counts = |pair: &&str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        !pair.is_empty() && !ignored.iter().any(|own| own == name)
+    };
+    let mut pairs: Vec<&str> = query.split('&').filter(counts).collect();
+    pairs.sort_unstable();
+    pairs.join("&")
+}
+
+/// What counts of the target of a request for another protocol.
+fn place(target: &str, how: &Replay) -> String {
+    let query = if how.matching.query { query(target, &how.ignore) } else { String::new() };
+    format!("{}?{query}", path(target))
+}
+
+/// How many values there are in JSON, at most.
+fn marks(body: &[u8]) -> usize {
+    body.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count()
+}
+
+/// The digits of numbers that are longer than is understood, each with what ends it.
+fn long_numbers(body: &[u8]) -> impl Iterator<Item = impl Iterator<Item = u8>> {
+    let runs = body.split(|byte| !byte.is_ascii_digit()).filter(|run| run.len() >= LONG_NUMBER);
+    runs.map(|run| run.iter().copied().chain([b'\n']))
 }
 
 fn path(target: &str) -> &str {
@@ -393,8 +430,14 @@ fn without(body: &[u8], word: &[u8]) -> Vec<u8> {
     let finder = memchr::memmem::Finder::new(word);
     let (mut out, mut from) = (Vec::with_capacity(body.len()), 0);
     while let Some(at) = finder.find(&body[from..]) {
-        out.extend_from_slice(&body[from..from + at]);
-        from += at + word.len();
+        let start = from + at;
+        // Only where parts begin: the same word may be what is said in one.
+        let begins = body[..start]
+            .strip_suffix(b"--")
+            .is_some_and(|before| before.is_empty() || before.ends_with(b"\n"));
+        let end = start + word.len();
+        out.extend_from_slice(&body[from..if begins { start } else { end }]);
+        from = end;
     }
     out.extend_from_slice(&body[from..]);
     out
@@ -433,7 +476,7 @@ fn body_differences(recorded: &[u8], asked: &[u8], lines: &mut Vec<String>) {
 
 fn by_line(bytes: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(bytes);
-    let lines = text.lines().enumerate();
+    let lines = text.lines().take(MOST_PLACES).enumerate();
     lines.map(|(number, line)| (format!("line {:>4}", number + 1), shortened(line))).collect()
 }
 
@@ -452,6 +495,7 @@ fn leaves(value: &Value) -> BTreeMap<String, String> {
                     .enumerate()
                     .for_each(|(at, value)| walk(value, &format!("{place}/{at}"), found));
             }
+            _ if found.len() >= MOST_PLACES => {}
             value => drop(found.insert(place.to_owned(), shortened(&value.to_string()))),
         }
     }
@@ -499,6 +543,7 @@ mod tests {
             method,
             target,
             content_type: Some(kind),
+            range: None,
             body: body.as_bytes(),
         };
         finder.find(&question).unwrap().map(|exchange| exchange.status)
@@ -541,6 +586,56 @@ mod tests {
         let own = finder(&[("GET", "/s?key=***", "", ""), ("POST", "/s", "", "a *********** b")], |_| ());
         assert_eq!(ask(&own, ("GET", "/s?key=another", "", "")), Ok(200), "secrets are not compared");
         assert_eq!(ask(&own, ("POST", "/s", "", "a very-secret b")), Ok(201));
+    }
+
+    #[test]
+    fn what_only_looks_the_same_is_another() {
+        let (json, form) = ("application/json", "multipart/form-data; boundary=0");
+        let part = |amount: &str| format!("--0\r\n\r\n{amount}\r\n--0--");
+        let (little, much) = (part("100"), part("100000"));
+        let finder = finder(
+            &[
+                ("POST", "/n", json, r#"{"n": 123456789012345678901}"#),
+                ("POST", "/f", form, &little),
+                ("GET", "/r", "", ""),
+            ],
+            |_| (),
+        );
+        assert!(ask(&finder, ("POST", "/n", json, r#"{"n": 123456789012345678909}"#)).is_err());
+        assert_eq!(ask(&finder, ("POST", "/n", json, r#"{"n":123456789012345678901}"#)), Ok(200));
+        assert!(ask(&finder, ("POST", "/f", form, &much)).is_err());
+        assert_eq!(ask(&finder, ("POST", "/f", form, &little)), Ok(201));
+        let question = Question {
+            host: "a.example",
+            port: 443,
+            tls: true,
+            method: "GET",
+            target: "/r",
+            content_type: None,
+            range: Some("bytes=10-19"),
+            body: b"",
+        };
+        let missing = finder.find(&question).unwrap().unwrap_err();
+        assert_eq!(missing.nearest, ["- range: ", "+ range: bytes=10-19"]);
+    }
+
+    #[test]
+    fn bodies_that_would_take_much_to_understand_are_not() {
+        let many = format!("[{}0]", "0,".repeat(MOST_MARKS));
+        let finder = finder(
+            &[("POST", "/x", "application/json", &many), ("POST", "/y", "application/json", "[1]")],
+            |_| (),
+        );
+        assert_eq!(ask(&finder, ("POST", "/x", "application/json", &many)), Ok(200));
+        assert!(
+            ask(&finder, ("POST", "/x", "application/json", &many.replace("[0", "[ 0"))).is_err(),
+            "as it is"
+        );
+        let long = format!("[{}0]", "0,".repeat(1 << 20));
+        let missing = ask(&finder, ("POST", "/y", "application/json", &long)).unwrap_err();
+        assert_eq!(missing.nearest, ["  its body is another"]);
+        let missing = ask(&finder, ("POST", "/y", "application/json", &many)).unwrap_err();
+        assert!(missing.nearest.len() <= 2 * MOST_SHOWN + 1);
     }
 
     #[test]

@@ -8,27 +8,28 @@ use belljar_core::exact_moment;
 use serde_json::{Value, json};
 
 use super::entry::{Content, Entry, Exchange, Header, header};
-use super::file::Reader;
+use super::file::{Reader, What};
 
-/// The longest body that is put into an archive.
+/// The longest body that is put into an archive, and how much of all bodies.
 const MAX_BODY: u64 = 64 << 20;
+const MAX_BODIES: u64 = 4 << 30;
 
 /// Writes all requests as entries of an archive.
 pub fn har(reader: &Reader, out: &mut dyn io::Write) -> io::Result<()> {
     let creator = json!({ "name": "belljar", "version": env!("CARGO_PKG_VERSION") });
     write!(out, "{{\"log\":{{\"version\":\"1.2\",\"creator\":{creator},\"entries\":[")?;
-    let mut is_first = true;
-    for summary in reader.entries().iter().filter(|entry| entry.kind == "request") {
+    let (mut is_first, mut left) = (true, MAX_BODIES);
+    for summary in reader.entries().iter().filter(|entry| entry.kind == What::Request) {
         let Entry::Exchange(exchange) = reader.entry(summary)? else { continue };
         if !std::mem::take(&mut is_first) {
             out.write_all(b",")?;
         }
-        write!(out, "\n{}", entry(reader, &exchange)?)?;
+        write!(out, "\n{}", entry(reader, &exchange, &mut left)?)?;
     }
     out.write_all(b"\n]}}\n")
 }
 
-fn entry(reader: &Reader, exchange: &Exchange) -> io::Result<Value> {
+fn entry(reader: &Reader, exchange: &Exchange, left: &mut u64) -> io::Result<Value> {
     let scheme = if exchange.tls { "https" } else { "http" };
     let usual = if exchange.tls { 443 } else { 80 };
     let port = if exchange.port == usual { String::new() } else { format!(":{}", exchange.port) };
@@ -51,7 +52,7 @@ fn entry(reader: &Reader, exchange: &Exchange) -> io::Result<Value> {
         "bodySize": exchange.body.length,
     });
     if exchange.body.length > 0 {
-        let mut body = content(reader, &exchange.body, &exchange.headers)?;
+        let mut body = content(reader, &exchange.body, &exchange.headers, left)?;
         if let Some(object) = body.as_object_mut() {
             object.remove("size");
         }
@@ -59,7 +60,7 @@ fn entry(reader: &Reader, exchange: &Exchange) -> io::Result<Value> {
     }
     let mut entry = json!({
         "startedDateTime": date(exchange.at_ms),
-        "time": milliseconds(exchange.waited_us + received),
+        "time": milliseconds(exchange.waited_us.saturating_add(received)),
         "request": request,
         "response": {
             "status": exchange.status,
@@ -67,7 +68,7 @@ fn entry(reader: &Reader, exchange: &Exchange) -> io::Result<Value> {
             "httpVersion": version,
             "cookies": [],
             "headers": headers(&exchange.answer_headers),
-            "content": content(reader, &exchange.answer, &exchange.answer_headers)?,
+            "content": content(reader, &exchange.answer, &exchange.answer_headers, left)?,
             "redirectURL": header(&exchange.answer_headers, "location").unwrap_or_default(),
             "headersSize": -1,
             "bodySize": exchange.answer.length,
@@ -88,15 +89,17 @@ fn headers(headers: &[Header]) -> Vec<Value> {
     headers.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-fn content(reader: &Reader, content: &Content, headers: &[Header]) -> io::Result<Value> {
+fn content(reader: &Reader, content: &Content, headers: &[Header], left: &mut u64) -> io::Result<Value> {
     let kind = header(headers, "content-type").unwrap_or_default();
     let mut object = json!({ "size": content.length, "mimeType": kind });
     if content.withheld {
         object["comment"] = "withheld: a secret could not be taken out".into();
-    } else if content.length > MAX_BODY {
+    } else if content.length > MAX_BODY.min(*left) {
         object["comment"] = "too long to be here".into();
     } else {
-        match String::from_utf8(reader.content(content, MAX_BODY)?) {
+        let bytes = reader.content(content, MAX_BODY.min(*left))?;
+        *left -= bytes.len() as u64;
+        match String::from_utf8(bytes) {
             Ok(text) => object["text"] = text.into(),
             Err(error) => {
                 object["text"] = STANDARD.encode(error.as_bytes()).into();

@@ -9,7 +9,7 @@ pub mod shelf;
 mod veil;
 
 pub use entry::{Content, Entry, Exchange, Header, Lookup, Mark, Meta, Stream, Way};
-pub use file::{Hash, MAX_PIECE, Reader, Summary, Writer};
+pub use file::{Hash, MAX_PIECE, Reader, Summary, What, Writer};
 pub use find::{Finder, Missing, Question};
 pub use frames::Unmask;
 pub use har::har;

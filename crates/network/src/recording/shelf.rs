@@ -5,10 +5,17 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
 
 use belljar_core::{Error, ErrorCode, RECORDINGS, Recording, RecordingName, Result};
 
 use super::file::Reader;
+use crate::gateway::issue::is_variable;
+
+/// How long the door may take to let go of a recording when a sandbox has ended.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 /// A recording on the shelf.
 #[derive(Clone, Debug)]
@@ -56,8 +63,21 @@ pub fn open(home: &Path, name: &RecordingName) -> Result<Reader> {
     Reader::new(file).map_err(|error| problem(name, &error))
 }
 
-/// Removes a recording.
+/// Removes a recording that no sandbox has to do with.
 pub fn remove(home: &Path, name: &RecordingName) -> Result<()> {
+    let file = File::open(path(home, name)).map_err(|error| problem(name, &error))?;
+    // The door shares it for as long as it needs it, and a moment longer.
+    let is_free = || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let end = Instant::now() + LETTING_GO;
+    while !is_free() {
+        if Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        }
+        let wrong = format!("a sandbox is recorded into `{name}`, or answered from it");
+        return Err(Error::new(ErrorCode::AlreadyExists, wrong)
+            .hint("remove that sandbox first: `belljar ls` lists them"));
+    }
     fs::remove_file(path(home, name)).map_err(|error| problem(name, &error))
 }
 
@@ -73,9 +93,19 @@ fn problem(name: &RecordingName, error: &io::Error) -> Error {
 pub(crate) fn prepare(home: &Path, recording: &Recording) -> Result<BTreeMap<String, String>> {
     let name = recording.name();
     match recording {
-        Recording::Replay(_) => Ok(open(home, name)?.meta().unwrap_or_default().env),
+        Recording::Replay(_) => {
+            let mut env = open(home, name)?.meta().unwrap_or_default().env;
+            // Whoever made the recording has no other say in what is set.
+            env.retain(|name, value| is_variable(name) && is_plain(value));
+            Ok(env)
+        }
         Recording::Record(_) => make(home, name).map(|()| BTreeMap::new()),
     }
+}
+
+/// Whether a value is a word that a client of the gateway can take.
+fn is_plain(value: &str) -> bool {
+    value.len() <= 1024 && value.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Takes in what was kept elsewhere.
@@ -96,11 +126,6 @@ fn make(home: &Path, name: &RecordingName) -> Result<()> {
     });
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // Somebody who made room for it, and got no further, left nothing in it.
-            let is_empty = fs::metadata(path(home, name)).is_ok_and(|metadata| metadata.len() == 0);
-            if is_empty {
-                return Ok(());
-            }
             let wrong = format!("there is a recording `{name}` already");
             Err(Error::new(ErrorCode::AlreadyExists, wrong)
                 .hint(format!("choose another name, or remove it with `belljar recording rm {name}`")))

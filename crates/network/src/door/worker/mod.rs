@@ -61,6 +61,7 @@ pub fn run(channel: OwnedFd) -> io::Result<()> {
 async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
     let channel = Channel::new(channel)?;
     let (outbox, mut words) = Outbox::new();
+    let (ready, mut made) = mpsc::channel(1);
     let mut worker = Worker {
         sandboxes: HashMap::new(),
         tenants: HashMap::new(),
@@ -72,6 +73,8 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
         rooms: Rooms::new(MOST_OPENED),
         bodies: Arc::new(Semaphore::new(MOST_BODIES)),
         cache: cache::Shared::default(),
+        pending: HashMap::new(),
+        ready,
     };
     let mut tick = tokio::time::interval(TOLD_EVERY);
     loop {
@@ -81,6 +84,7 @@ async fn work(channel: OwnedFd, trust: Trust) -> io::Result<()> {
                 None => return Ok(()),
             },
             word = next(&mut words) => channel.send(&word, &[]).await?,
+            Some(made) = made.recv() => worker.take_in(made),
             _ = tick.tick() => worker.tell_moved(),
         }
     }
@@ -106,6 +110,19 @@ struct Worker {
     rooms: Arc<Rooms>,
     bodies: Arc<Semaphore>,
     cache: cache::Shared,
+    /// Sandboxes whose recordings are being looked into, and what was said of them meanwhile.
+    pending: HashMap<SandboxId, Vec<Order>>,
+    ready: mpsc::Sender<Made>,
+}
+
+/// A sandbox that is about to be served.
+struct Made {
+    id: SandboxId,
+    serial: u64,
+    told: Moved,
+    tenant: Option<Arc<Limits>>,
+    sockets: Vec<OwnedFd>,
+    served: io::Result<Served>,
 }
 
 /// The most connections whose TLS is open, of one sandbox and of all: each takes up to a megabyte.
@@ -130,7 +147,19 @@ impl Drop for Open {
 }
 
 impl Worker {
+    /// Takes in a sandbox whose recording has been looked into, and then what was said of it meanwhile.
+    fn take_in(&mut self, made: Made) {
+        let orders = self.pending.remove(&made.id).unwrap_or_default();
+        self.opened(made);
+        orders.into_iter().for_each(|order| self.obey(order, Vec::new()));
+    }
+
     fn obey(&mut self, order: Order, sockets: Vec<OwnedFd>) {
+        if let Order::Policy { sandbox, .. } | Order::Close { sandbox, .. } = &order
+            && let Some(pending) = self.pending.get_mut(sandbox)
+        {
+            return pending.push(order);
+        }
         match order {
             Order::Open(opening) => self.open(*opening, sockets),
             Order::Policy { sandbox, policy, brought, tenant, serial } => {
@@ -222,7 +251,24 @@ impl Worker {
             cache: self.cache.clone(),
         };
         let tape = opening.recording.is_some().then(|| sockets.pop()).flatten();
-        let served = match Served::new(opening, means, tape) {
+        let Some(tape) = tape else {
+            let made = Served::new(opening, means, None);
+            return self.opened(Made { id, serial, told, tenant, sockets, served: made });
+        };
+        // A file may take a while to be looked into, and nobody else waits for that.
+        self.pending.insert(id.clone(), Vec::new());
+        let ready = self.ready.clone();
+        tokio::spawn(async move {
+            let made = tokio::task::spawn_blocking(move || Served::new(opening, means, Some(tape))).await;
+            let served = made.unwrap_or_else(|error| Err(io::Error::other(error)));
+            let _ = ready.send(Made { id, serial, told, tenant, sockets, served }).await;
+        });
+    }
+
+    /// Serves a sandbox of which all is known.
+    fn opened(&mut self, made: Made) {
+        let Made { id, serial, told, tenant, sockets, served } = made;
+        let served = match served {
             Ok(served) => Arc::new(served),
             Err(error) => {
                 tracing::error!(sandbox = %id, %error, "its recording cannot be used: it is not served");

@@ -11,15 +11,16 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::Verdict;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Collected, Either, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use sha1::{Digest, Sha1};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
 use super::connection::{Connection, Stop};
@@ -30,7 +31,7 @@ use super::opened::{Asked, Client, Counts, Speech, converse, greet, plain_answer
 use super::rooms::Room;
 use super::served::{Trip, denied};
 use crate::policy::{Denied, Reason, shortened};
-use crate::recording::{Content, Exchange, Finder, Hash, Question, Stream, Unmask, Way};
+use crate::recording::{Content, Exchange, Finder, Hash, Missing, Question, Stream, Unmask, Way};
 
 /// The longest body of a request that is compared.
 const MAX_BODY: usize = 16 << 20;
@@ -145,32 +146,22 @@ impl Player {
         if let Some(client) = wish {
             return Ok(self.go_over(client, &asked, &parts.headers, trip).await);
         }
-        let body = match self.read(body).await {
-            Ok(body) => body,
+        let (body, room) = match self.read(body).await {
+            Ok(read) => read,
             Err(why) => {
                 let what = format!("{asked}, whose body {why}");
                 return Ok(self.refuse(trip, &denied(what, Reason::Malformed)).await);
             }
         };
-        self.counts.sent.add(body.len() as u64);
-        let host = asked.host.to_string();
-        let question = Question {
-            host: &host,
-            port: asked.port,
-            tls: asked.tls,
-            method: &asked.method,
-            target: &asked.target,
-            content_type: parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()),
-            body: &body,
-        };
         self.finder.learn(&parts.headers, &asked.target);
-        let refusal = match self.finder.find(&question) {
+        let sent = body.len() as u64;
+        let refusal = match self.find(&asked, &parts.headers, body, room).await {
             Ok(Ok(exchange)) if exchange.answer.withheld => denied(
                 format!("{asked}, whose answer was not kept: a secret could not be taken out of it"),
                 Reason::NotRecorded,
             ),
             Ok(Ok(exchange)) => {
-                trip.flow.sent = body.len() as u64;
+                trip.flow.sent = sent;
                 trip.flow.received = exchange.answer.length;
                 trip.flow.rule = Some(format!("recording `{}`", self.finder.how().name));
                 trip.end(Verdict::Allowed).await;
@@ -188,15 +179,48 @@ impl Player {
         Ok(self.refuse(trip, &refusal).await)
     }
 
-    /// Reads a body, few long ones at a time.
-    async fn read(&self, body: Incoming) -> Result<Bytes, String> {
+    /// Finds what was answered, where nobody waits for it but the one who asked.
+    async fn find(
+        &self,
+        asked: &Asked,
+        headers: &HeaderMap,
+        body: Bytes,
+        room: Option<[OwnedSemaphorePermit; 2]>,
+    ) -> io::Result<Result<Exchange, Missing>> {
+        let (finder, asked) = (self.finder.clone(), asked.clone());
+        let [content_type, range] = [CONTENT_TYPE, RANGE]
+            .map(|name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned));
+        let find = move || {
+            let _room = room;
+            finder.find(&Question {
+                host: &asked.host.to_string(),
+                port: asked.port,
+                tls: asked.tls,
+                method: &asked.method,
+                target: &asked.target,
+                content_type: content_type.as_deref(),
+                range: range.as_deref(),
+                body: &body,
+            })
+        };
+        tokio::task::spawn_blocking(find).await.map_err(io::Error::other)?
+    }
+
+    /// Reads a body, few long ones at a time; and gives the room that it takes.
+    async fn read(&self, body: Incoming) -> Result<(Bytes, Option<[OwnedSemaphorePermit; 2]>), String> {
         let is_short = body.size_hint().upper().is_some_and(|most| most <= SHORT_BODY);
         let read = async {
-            let _room = if is_short { None } else { self.connection.served.room_for_body().await };
-            Limited::new(body, MAX_BODY).collect().await.map_err(|error| format!("cannot be read: {error}"))
+            let room = if is_short { None } else { self.connection.served.room_for_body().await };
+            // What is said in bodies is listened to as it comes.
+            let body = body.map_frame(|frame| {
+                self.counts.sent.add(frame.data_ref().map_or(0, Bytes::len) as u64);
+                frame
+            });
+            let read = Limited::new(body, MAX_BODY).collect().await;
+            Ok((read.map_err(|error| format!("cannot be read: {error}"))?.to_bytes(), room))
         };
         let read = tokio::time::timeout(PATIENCE, read).await;
-        read.unwrap_or_else(|_| Err("did not come in time".into())).map(Collected::to_bytes)
+        read.unwrap_or_else(|_| Err("did not come in time".into()))
     }
 
     /// Goes over to WebSocket, and says what was said there.

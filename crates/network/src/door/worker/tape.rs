@@ -89,6 +89,9 @@ impl Recorder {
     ) -> io::Result<Self> {
         let veil = Arc::new(Veil::new(plan.secrets.iter().map(String::as_str), &how.headers));
         let mut writer = Writer::new(file, how.most.0)?;
+        if let Some(other) = writer.whose().filter(|whose| *whose != sandbox.as_str()) {
+            return Err(io::Error::other(format!("it is the recording of {other}")));
+        }
         let env = plan.env.iter().map(|(name, value)| (name.clone(), veil.text(value))).collect();
         writer.entry(&Entry::Meta(Meta { sandbox: sandbox.to_string(), at_ms: now_ms(), env }))?;
         let (jobs, work) = mpsc::channel();
