@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a property fails by panicking")]
 
 mod archive;
+pub mod cache_index;
 pub mod control_protocol;
 pub mod door_dns;
 pub mod door_hello;
@@ -28,7 +29,8 @@ mod yard;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
+    ("cache_index", cache_index::check),
     ("control_protocol", control_protocol::check),
     ("door_dns", door_dns::check),
     ("door_hello", door_hello::check),

@@ -37,6 +37,7 @@ pub fn check(bytes: &[u8]) {
         method: "POST",
         target: "/x?y=1",
         content_type: Some("application/json"),
+        range: None,
         body: b"{\"a\": 1}",
     };
     if let Ok(Err(missing)) = finder.find(&question) {
