@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::{
-    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Grant, Limits, NetworkPolicy, Provider, Sandbox,
-    SandboxSpec, UserName,
+    ByteSize, CpuCount, Door, ExecRequest, ExecResult, Grant, Limits, NetworkPolicy, Provider, Recording,
+    Sandbox, SandboxSpec, UserName,
 };
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
@@ -73,6 +73,15 @@ impl Bell {
         grant: Option<Grant>,
     ) -> Result<Arc<dyn Sandbox>> {
         self.make(SandboxSpec { network, grant, ..SandboxSpec::default() }).await
+    }
+
+    /// Makes a sandbox with this network, with which a recording has this to do.
+    pub(crate) async fn create_recorded(
+        &self,
+        network: NetworkPolicy,
+        recording: Option<Recording>,
+    ) -> Result<Arc<dyn Sandbox>> {
+        self.make(SandboxSpec { network, recording, ..SandboxSpec::default() }).await
     }
 
     async fn make(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {

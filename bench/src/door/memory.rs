@@ -132,7 +132,8 @@ pub(super) fn weigh(supervisor: u32) -> Result<Vec<(&'static str, Weight)>> {
     Ok(weights)
 }
 
-fn worker(supervisor: u32) -> Result<u32> {
+/// The process of the door that passes bytes on.
+pub(super) fn worker(supervisor: u32) -> Result<u32> {
     child(supervisor, "door-worker")?.ok_or_else(|| BenchError::Invalid("the door has no worker".into()))
 }
 

@@ -5,6 +5,7 @@
 mod latency;
 mod memory;
 mod opened;
+mod recording;
 mod start;
 mod streams;
 mod throughput;
@@ -68,6 +69,9 @@ pub(crate) async fn measure_here(args: &Args, scratch: &Path, results: &Path) ->
     }
     if args.wants_contestant("opened") {
         opened::measure(args, &world, scratch, &mut report).await?;
+    }
+    if args.wants_contestant("recording") {
+        recording::measure(args, &world, &mut report).await?;
     }
     if args.wants_contestant("start") {
         start::measure(args, &world, &mut report).await?;

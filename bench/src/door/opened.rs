@@ -60,8 +60,17 @@ impl Certificates {
 
     /// A server that has it.
     pub(super) fn serve(&self) -> Result<Program> {
+        self.start("serve-tls")
+    }
+
+    /// A server that has it, of as many bytes as are asked for.
+    pub(super) fn serve_bytes(&self) -> Result<Program> {
+        self.start("serve")
+    }
+
+    fn start(&self, kind: &str) -> Result<Program> {
         let words = [&self.key, &self.leaf].map(|path| path.to_string_lossy().into_owned());
-        Program::start(&["serve-tls", &format!("{}:{PORT}", SERVER.0), &words[0], &words[1]], Stdio::null())
+        Program::start(&[kind, &format!("{}:{PORT}", SERVER.0), &words[0], &words[1]], Stdio::null())
     }
 }
 

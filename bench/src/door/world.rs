@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belljar_core::{
-    ByteSize, Denial, Door, Error, ErrorCode, ExecId, ExecRequest, Limits, NetLimits, NetworkPolicy, Rule,
-    Rules, Sandbox, SandboxId,
+    ByteSize, Denial, Door, Error, ErrorCode, ExecId, ExecRequest, Limits, NetLimits, NetworkPolicy,
+    Recording, Rule, Rules, Sandbox, SandboxId,
 };
 use belljar_jail::doorway;
 use belljar_network::door::{Client, LOG_FILE};
@@ -125,26 +125,17 @@ impl World {
             Way::Door => (SERVER.1, Some(&inside[1])),
         };
         let host = format!("{host}:{PORT}");
-        let words = words.iter().copied().chain([&*host]);
-        let said = if let Some(inside) = inside {
-            let request = ExecRequest::argv([inside.program].into_iter().chain(words));
-            bell::run(&*inside.sandbox, request).await?.stdout.to_bytes()
-        } else {
-            let output = Command::new(beside("belljar-work")?).args(words).output();
-            let output =
-                output.map_err(|source| BenchError::Start { program: "belljar-work".into(), source })?;
-            if !output.status.success() {
-                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(BenchError::Failed { program: "belljar-work".into(), why });
-            }
-            output.stdout
-        };
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let numbers: Option<Vec<f64>> = said.lines().map(|line| line.parse().ok()).collect();
-        numbers.filter(|numbers| !numbers.is_empty()).ok_or_else(|| BenchError::Failed {
-            program: "belljar-work".into(),
-            why: format!("it said `{}` instead of times", said.escape_debug()),
-        })
+        let words: Vec<&str> = words.iter().copied().chain([&*host]).collect();
+        if let Some(inside) = inside {
+            return inside.run(&words).await;
+        }
+        let output = Command::new(beside("belljar-work")?).args(words).output();
+        let output = output.map_err(|source| BenchError::Start { program: "belljar-work".into(), source })?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(BenchError::Failed { program: "belljar-work".into(), why });
+        }
+        numbers(&output.stdout)
     }
 
     /// Sandboxes with the client in them: one with a proxy in the door's place, and one with the door.
@@ -183,9 +174,24 @@ pub(super) struct Inside {
 
 impl Inside {
     async fn new(bell: &Bell) -> Result<Self> {
-        let sandbox = bell.create_granted(Limits::default(), policy()?).await?;
+        Self::like(bell, policy()?, None).await
+    }
+
+    /// One with this network, with which a recording has this to do.
+    pub(super) async fn like(
+        bell: &Bell,
+        network: NetworkPolicy,
+        recording: Option<Recording>,
+    ) -> Result<Self> {
+        let sandbox = bell.create_recorded(network, recording).await?;
         let program = bell.bring_work(&*sandbox).await?;
         Ok(Self { sandbox, program })
+    }
+
+    /// Runs the client; answers with the numbers that it says.
+    pub(super) async fn run(&self, words: &[&str]) -> Result<Vec<f64>> {
+        let request = ExecRequest::argv([self.program].into_iter().chain(words.iter().copied()));
+        numbers(&bell::run(&*self.sandbox, request).await?.stdout.to_bytes())
     }
 
     pub(super) async fn remove_all(all: [Self; 2]) -> Result<()> {
@@ -194,6 +200,16 @@ impl Inside {
         }
         Ok(())
     }
+}
+
+/// What the client says.
+fn numbers(said: &[u8]) -> Result<Vec<f64>> {
+    let said = String::from_utf8_lossy(said);
+    let numbers: Option<Vec<f64>> = said.lines().map(|line| line.parse().ok()).collect();
+    numbers.filter(|numbers| !numbers.is_empty()).ok_or_else(|| BenchError::Failed {
+        program: "belljar-work".into(),
+        why: format!("it said `{}` instead of times", said.escape_debug()),
+    })
 }
 
 /// The minimal proxy in the door's place: it lets everything through, to the server.

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../flow.rs"]
+mod flow;
 mod proxy;
 mod server;
 mod tls;
@@ -13,7 +15,9 @@ use std::time::Duration;
 const HELP: &str = "\
 The server and the proxy of the bench. Each says `ready` once it can be reached, and ends when it is killed.
 
-Usage: belljar-peer serve ADDRESS           answer `GET /BYTES` and `PUT /` of HTTP/1.1, and `down BYTES` and `up BYTES`
+Usage: belljar-peer serve ADDRESS [KEY CERTIFICATE]
+                                           answer `GET /BYTES`, `GET /noise|text/BYTES-A-SECOND/BYTES` and `PUT /` of HTTP/1.1,
+                                           and `down BYTES` and `up BYTES`; over TLS, with a key
        belljar-peer proxy ADDRESS SERVER    pass on every connection to a server as it is; with the address `-`,
                                            those to the socket at standard input
        belljar-peer serve-tls ADDRESS KEY CERTIFICATE
@@ -30,7 +34,10 @@ fn main() -> ExitCode {
             print!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        ["serve", address] => server::run(address),
+        ["serve", address] => server::run(address, None),
+        ["serve", address, key, certificate] => {
+            server::run(address, Some((Path::new(key), Path::new(certificate))))
+        }
         ["serve-tls", address, key, certificate] => tls::run(address, Path::new(key), Path::new(certificate)),
         ["provide", address, every] if every.parse::<u64>().is_ok() => {
             tls::run_provider(address, Duration::from_millis(every.parse().unwrap_or(0)))

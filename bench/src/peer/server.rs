@@ -1,30 +1,42 @@
 //! A server of as many bytes as are asked for, with a thread for each connection.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 
-/// How much is read or written at once.
-const PIECE: usize = 256 * 1024;
+use rustls::{ServerConnection, StreamOwned};
 
-pub(crate) fn run(address: &str) -> io::Result<()> {
+use super::tls;
+use crate::flow::{Flow, Kind, PIECE};
+
+/// Serves until it is killed; over TLS, with a key and a certificate.
+pub(crate) fn run(address: &str, identity: Option<(&Path, &Path)>) -> io::Result<()> {
+    let config = identity.map(|(key, certificate)| tls::config(key, certificate, &[])).transpose()?;
+    let config = config.map(Arc::new);
     let listener = TcpListener::bind(address)?;
-    let content: Arc<[u8]> = vec![b'b'; PIECE].into();
     println!("ready");
     loop {
         let (stream, _) = listener.accept()?;
-        let content = content.clone();
+        let config = config.clone();
         std::thread::spawn(move || {
-            if let Err(error) = serve(&stream, &content) {
+            let served = stream.set_nodelay(true).and_then(|()| match config {
+                None => serve(stream),
+                Some(config) => {
+                    let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+                    serve(StreamOwned::new(connection, stream))
+                }
+            });
+            if let Err(error) = served {
                 eprintln!("belljar-peer: {error}");
             }
         });
     }
 }
 
-fn serve(stream: &TcpStream, content: &[u8]) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn serve(stream: impl Read + Write) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(PIECE, stream);
+    let mut same = Flow::new(Kind::Same, None)?;
     let mut line = String::new();
     loop {
         line.clear();
@@ -34,21 +46,27 @@ fn serve(stream: &TcpStream, content: &[u8]) -> io::Result<()> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
             ["GET", path, "HTTP/1.1"] => {
-                let bytes = number(path.trim_start_matches('/'))?;
+                let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+                let (mut other, bytes) = match parts.as_slice() {
+                    [kind, pace, bytes] => {
+                        (Some(Flow::new(kind.parse()?, Some(number(pace)?))?), number(bytes)?)
+                    }
+                    parts => (None, number(&parts.concat())?),
+                };
                 fields(&mut reader)?;
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
-                give(stream, head.as_bytes(), bytes, content)?;
+                other.as_mut().unwrap_or(&mut same).give(head.as_bytes(), bytes, reader.get_mut())?;
             }
             ["PUT", _, "HTTP/1.1"] => {
                 let bytes = fields(&mut reader)?;
                 take(&mut reader, bytes)?;
-                give(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0, content)?;
+                same.give(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0, reader.get_mut())?;
             }
-            ["down", bytes] => give(stream, b"", number(bytes)?, content)?,
+            ["down", bytes] => same.give(b"", number(bytes)?, reader.get_mut())?,
             ["up", bytes] => {
                 let bytes = number(bytes)?;
                 take(&mut reader, bytes)?;
-                give(stream, b"taken\n", 0, content)?;
+                same.give(b"taken\n", 0, reader.get_mut())?;
             }
             _ => return Err(io::Error::other(format!("not understood: `{}`", line.escape_debug()))),
         }
@@ -75,19 +93,6 @@ fn fields(reader: &mut impl BufRead) -> io::Result<u64> {
             length = number(value.trim())?;
         }
     }
-}
-
-/// Sends a head and a body; a small one as one piece.
-fn give(mut stream: &TcpStream, head: &[u8], bytes: u64, content: &[u8]) -> io::Result<()> {
-    let first = bytes.min(1024);
-    stream.write_all(&[head, &content[..first as usize]].concat())?;
-    let mut left = bytes - first;
-    while left > 0 {
-        let now = left.min(content.len() as u64);
-        stream.write_all(&content[..now as usize])?;
-        left -= now;
-    }
-    Ok(())
 }
 
 fn take(reader: &mut impl BufRead, bytes: u64) -> io::Result<()> {

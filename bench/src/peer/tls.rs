@@ -22,15 +22,20 @@ use tokio_rustls::TlsAcceptor;
 /// What is answered.
 const ANSWER: &[u8] = &[b'b'; 128];
 
-/// Serves until it is killed.
-pub(super) fn run(address: &str, key: &Path, certificate: &Path) -> io::Result<()> {
+/// A server with this key and certificate, which speaks these.
+pub(super) fn config(key: &Path, certificate: &Path, protocols: &[&str]) -> io::Result<ServerConfig> {
     let wrong = io::Error::other::<rustls::pki_types::pem::Error>;
     let key = PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
     let chain = vec![CertificateDer::from_pem_file(certificate).map_err(wrong)?];
     let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
     let mut config = config.map_err(io::Error::other)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(config)
+}
+
+/// Serves until it is killed.
+pub(super) fn run(address: &str, key: &Path, certificate: &Path) -> io::Result<()> {
+    let acceptor = TlsAcceptor::from(Arc::new(config(key, certificate, &["h2", "http/1.1"])?));
     serve(address, move |socket| {
         let acceptor = acceptor.clone();
         async move {

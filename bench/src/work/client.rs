@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Instant;
 
-/// How much is read or written at once.
-const PIECE: usize = 256 * 1024;
+use crate::flow::{Flow, Kind, PIECE};
+
 /// The size of a small answer.
 const SMALL: u64 = 128;
 
@@ -20,7 +20,7 @@ pub(super) fn ask(kept: bool, count: u64, host: &str) -> io::Result<()> {
         let start = Instant::now();
         let mut stream = match connection.take() {
             Some(stream) => stream,
-            None => connect(address)?,
+            None => connect_to(address)?,
         };
         stream.get_mut().write_all(request.as_bytes())?;
         let length = answer(&mut stream)?;
@@ -35,49 +35,68 @@ pub(super) fn ask(kept: bool, count: u64, host: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves bytes one way on one connection, and prints how long it took until the other side had, or had sent, all of them.
-pub(super) fn carry(up: bool, http: bool, bytes: u64, host: &str) -> io::Result<()> {
-    let mut stream = connect(resolve(host)?)?;
-    let start = Instant::now();
-    let head = match (up, http) {
-        (false, false) => format!("down {bytes}\n"),
-        (true, false) => format!("up {bytes}\n"),
-        (false, true) => format!("GET /{bytes} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-        (true, true) => format!("PUT / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {bytes}\r\n\r\n"),
-    };
-    stream.get_mut().write_all(head.as_bytes())?;
-    let mut piece = vec![b'b'; PIECE];
-    let mut left = bytes;
-    if up {
-        while left > 0 {
-            let now = left.min(PIECE as u64) as usize;
-            stream.get_mut().write_all(&piece[..now])?;
-            left -= now as u64;
-        }
-        let taken = if http { answer(&mut stream).map(|_| "taken".to_owned()) } else { line(&mut stream) }?;
-        if taken != "taken" {
-            return Err(io::Error::other(format!("the server said `{taken}`")));
-        }
-    } else {
-        if http && answer(&mut stream)? != bytes {
-            return Err(io::Error::other("the answer has another length than was asked for"));
-        }
-        while left > 0 {
-            match stream.read(&mut piece)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => left = left.saturating_sub(count as u64),
+/// What is to be moved one way on one connection.
+pub(super) struct Load {
+    pub(super) up: bool,
+    pub(super) http: bool,
+    pub(super) bytes: u64,
+    pub(super) kind: Kind,
+    /// How many bytes in a second at most.
+    pub(super) pace: Option<u64>,
+}
+
+impl Load {
+    /// Moves it, and prints how long it took until the other side had, or had sent, all of it.
+    pub(super) fn carry<S: Read + Write>(&self, mut stream: BufReader<S>, host: &str) -> io::Result<()> {
+        let Self { up, http, bytes, kind, pace } = *self;
+        let mut flow = Flow::new(kind, pace)?;
+        let path = match (kind, pace) {
+            (Kind::Noise, Some(pace)) => format!("noise/{pace}/{bytes}"),
+            (Kind::Text, Some(pace)) => format!("text/{pace}/{bytes}"),
+            _ => bytes.to_string(),
+        };
+        let start = Instant::now();
+        let head = match (up, http) {
+            (false, false) => format!("down {bytes}\n"),
+            (true, false) => format!("up {bytes}\n"),
+            (false, true) => format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            (true, true) => format!("PUT / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {bytes}\r\n\r\n"),
+        };
+        if up {
+            flow.give(head.as_bytes(), bytes, stream.get_mut())?;
+            let taken =
+                if http { answer(&mut stream).map(|_| "taken".to_owned()) } else { line(&mut stream) }?;
+            if taken != "taken" {
+                return Err(io::Error::other(format!("the server said `{taken}`")));
+            }
+        } else {
+            stream.get_mut().write_all(head.as_bytes())?;
+            if http && answer(&mut stream)? != bytes {
+                return Err(io::Error::other("the answer has another length than was asked for"));
+            }
+            let (mut piece, mut left) = (vec![0; PIECE], bytes);
+            while left > 0 {
+                match stream.read(&mut piece)? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => left = left.saturating_sub(count as u64),
+                }
             }
         }
+        println!("{}", start.elapsed().as_nanos());
+        Ok(())
     }
-    println!("{}", start.elapsed().as_nanos());
-    Ok(())
 }
 
 fn resolve(host: &str) -> io::Result<SocketAddr> {
     host.to_socket_addrs()?.next().ok_or_else(|| io::Error::other(format!("{host} has no address")))
 }
 
-fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+/// A connection to a host.
+pub(super) fn connect(host: &str) -> io::Result<BufReader<TcpStream>> {
+    connect_to(resolve(host)?)
+}
+
+fn connect_to(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
@@ -103,8 +122,8 @@ fn answer(stream: &mut impl BufRead) -> io::Result<u64> {
         if field.is_empty() {
             return Ok(length);
         }
-        if let Some(value) = field.strip_prefix("Content-Length: ") {
-            length = value.parse().map_err(io::Error::other)?;
+        if let Some(value) = field.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(io::Error::other)?;
         }
     }
 }

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+#[path = "../flow.rs"]
+mod flow;
 mod secure;
 
 use std::fs;
@@ -13,6 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use self::flow::Kind;
 
 const HELP: &str = "\
 The load of the bench: prints how many nanoseconds its loop took.
@@ -25,6 +29,8 @@ Usage: belljar-work cpu COUNT            mix numbers, without a system call
                                          the nanoseconds of each, its connection included
        belljar-work move down|up raw|http BYTES HOST:PORT
                                          move this much on one connection
+       belljar-work pace down|up noise|text BYTES-A-SECOND BYTES HOST:PORT [CERTIFICATES]
+                                         move this much by HTTP, of this kind and no faster; over TLS, with certificates
        belljar-work ask-tls COUNT HOST:PORT CERTIFICATES
                                          make requests over TLS, all on one connection
        belljar-work load-tls CONNECTIONS SECONDS HOST:PORT CERTIFICATES
@@ -51,7 +57,22 @@ fn main() -> ExitCode {
             client::ask(*how == "kept", number(count).unwrap_or(0), host)
         }
         ["move", way @ ("down" | "up"), form @ ("raw" | "http"), bytes, host] if number(bytes).is_some() => {
-            client::carry(*way == "up", *form == "http", number(bytes).unwrap_or(0), host)
+            let bytes = number(bytes).unwrap_or(0);
+            let load =
+                client::Load { up: *way == "up", http: *form == "http", bytes, kind: Kind::Same, pace: None };
+            client::connect(host).and_then(|stream| load.carry(stream, host))
+        }
+        ["pace", way @ ("down" | "up"), kind @ ("noise" | "text"), pace, bytes, host, believed @ ..]
+            if number(pace).is_some() && number(bytes).is_some() && believed.len() < 2 =>
+        {
+            let kind = if *kind == "text" { Kind::Text } else { Kind::Noise };
+            let (pace, bytes) = (number(pace), number(bytes).unwrap_or(0));
+            let load = client::Load { up: *way == "up", http: true, bytes, kind, pace };
+            match believed {
+                [believed] => secure::Server::new(host, Path::new(believed))
+                    .and_then(|server| load.carry(server.connect()?, host)),
+                _ => client::connect(host).and_then(|stream| load.carry(stream, host)),
+            }
         }
         ["ask-tls", count, host, believed] if number(count).is_some() => {
             secure::Server::new(host, Path::new(believed))

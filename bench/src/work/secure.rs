@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
+pub(super) type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 /// A server, and whom to believe.
 pub(super) struct Server {
@@ -31,7 +31,7 @@ impl Server {
         Ok(Self { host: host.to_owned(), config: Arc::new(config) })
     }
 
-    fn connect(&self) -> io::Result<Stream> {
+    pub(super) fn connect(&self) -> io::Result<Stream> {
         let socket = TcpStream::connect(&self.host)?;
         socket.set_nodelay(true)?;
         let name = self.host.rsplit_once(':').map_or(&*self.host, |(name, _)| name).to_owned();
