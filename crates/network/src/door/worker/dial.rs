@@ -137,6 +137,17 @@ impl Default for Room {
     }
 }
 
+impl Room {
+    /// Gives a connection more room that has moved so much and has no place yet, if there is any.
+    pub(super) fn widen(&self, socket: &TcpStream, moved: u64) -> Option<OwnedSemaphorePermit> {
+        if moved < WORTH_MORE {
+            return None;
+        }
+        let place = self.0.clone().try_acquire_owned().ok()?;
+        arrival::unlock_buffers(socket.as_fd()).ok().map(|()| place)
+    }
+}
+
 /// How much room a connection has.
 #[derive(Debug)]
 pub(super) struct Width<'a> {
@@ -152,11 +163,8 @@ impl<'a> Width<'a> {
 
     /// Gives a connection more room that has moved much, if there is any.
     pub(super) fn moved(&self, bytes: u64) {
-        if bytes < WORTH_MORE || self.place.get().is_some() {
-            return;
-        }
-        if let Ok(place) = self.room.0.clone().try_acquire_owned()
-            && arrival::unlock_buffers(self.socket.as_fd()).is_ok()
+        if self.place.get().is_none()
+            && let Some(place) = self.room.widen(self.socket, bytes)
         {
             // It has none yet, and nobody else gives it one.
             let _ = self.place.set(place);

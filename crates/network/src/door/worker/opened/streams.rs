@@ -9,8 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::connection::Connection;
+use super::super::dial::Room;
 use super::super::limits::{Limits, Reached, Way};
 use super::super::relay::Tally;
 
@@ -134,16 +136,29 @@ pub(super) struct Counted {
     limits: Arc<Limits>,
     counts: Arc<Counts>,
     waiting: Option<Waiting>,
+    /// Where it may be given more room, and how much it has moved.
+    room: Option<Room>,
+    moved: u64,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Counted {
     pub(super) fn new(socket: TcpStream, limits: Arc<Limits>, counts: Arc<Counts>) -> Self {
-        Self { socket, limits, counts, waiting: None }
+        Self { socket, limits, counts, waiting: None, room: None, moved: 0, place: None }
+    }
+
+    /// Has it be given more room once it has moved much.
+    pub(super) fn within(self, room: &Room) -> Self {
+        Self { room: Some(room.clone()), ..self }
     }
 
     /// Counts what was moved. What must be waited for on account of it is waited for before the next.
     fn moved(&mut self, way: Way, bytes: usize, context: &mut Context<'_>) -> io::Result<()> {
         let bytes = bytes as u64;
+        self.moved = self.moved.saturating_add(bytes);
+        if self.place.is_none() {
+            self.place = self.room.as_ref().and_then(|room| room.widen(&self.socket, self.moved));
+        }
         match way {
             Way::Out => self.counts.sent.add(bytes),
             Way::In => self.counts.received.add(bytes),

@@ -202,7 +202,7 @@ impl Upstreams {
         }
         let policy = connection.policy()?;
         let (socket, peer) = dial((served, connection.exec), &policy, allowed).await?;
-        let socket = Counted::new(socket, served.limits.clone(), counts.clone());
+        let socket = Counted::new(socket, served.limits.clone(), counts.clone()).within(&served.room);
         if speech == Speech::Plain {
             return self.plain(TokioIo::new(socket), peer, place).await;
         }
