@@ -40,9 +40,12 @@ fn serve(stream: impl Read + Write) -> io::Result<()> {
     let mut line = String::new();
     loop {
         line.clear();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(());
-        }
+        match reader.read_line(&mut line) {
+            Ok(0) => return Ok(()),
+            // It hangs up without a word, of TLS.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        };
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
             ["GET", path, "HTTP/1.1"] => {
