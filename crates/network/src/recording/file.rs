@@ -291,6 +291,7 @@ pub struct Writer {
     /// How long the index is, about.
     index: usize,
     is_full: bool,
+    in_haste: bool,
 }
 
 impl fmt::Debug for Writer {
@@ -308,7 +309,7 @@ impl Writer {
             (&file).write_all(MAGIC)?;
             let (pieces, entries) = (HashMap::new(), Vec::new());
             let (at, index) = (MAGIC.len() as u64, 0);
-            return Ok(Self { file, at, most, pieces, entries, packer, index, is_full: false });
+            return Ok(Self { file, at, most, pieces, entries, packer, index, is_full: false, in_haste: false });
         }
         let Reader { pieces, entries, length: good, .. } = Reader::new(file.try_clone()?)?;
         if good < length {
@@ -317,7 +318,7 @@ impl Writer {
         }
         let is_full = entries.iter().any(|entry| entry.kind == What::Full);
         let index = pieces.len() * PIECE_IN_INDEX + entries.iter().map(Summary::length).sum::<usize>();
-        Ok(Self { file, at: good, most, pieces, entries, packer, index, is_full })
+        Ok(Self { file, at: good, most, pieces, entries, packer, index, is_full, in_haste: false })
     }
 
     /// Whose network was written down last, in a file that was not new.
@@ -328,6 +329,11 @@ impl Writer {
     /// Whether there is no room for more.
     pub fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// Whether somebody waits, so that pieces are written as they are.
+    pub fn hurry(&mut self, in_haste: bool) {
+        self.in_haste = in_haste;
     }
 
     /// Keeps a piece, once.
@@ -367,7 +373,11 @@ impl Writer {
     }
 
     fn frame(&mut self, kind: Kind, address: Option<Hash>, content: &[u8]) -> io::Result<()> {
-        let packed = self.packer.compress(content).ok().filter(|packed| packed.len() < content.len());
+        let packed = if self.in_haste && kind == Kind::Piece {
+            None
+        } else {
+            self.packer.compress(content).ok().filter(|packed| packed.len() < content.len())
+        };
         let stored = packed.as_deref().unwrap_or(content);
         let number = |length: usize| u32::try_from(length).map_err(|_| damaged("a frame that is too long"));
         let head = Head {
@@ -535,13 +545,11 @@ impl Reader {
             .ok_or_else(|| damaged("half an index"))?;
         self.entries =
             serde_json::from_slice(entries).map_err(|_| damaged("an index that cannot be read"))?;
-        self.pieces = pieces
-            .chunks_exact(40)
-            .filter_map(|piece| {
-                let (hash, at) = piece.split_at(32);
-                Some((Hash(hash.try_into().ok()?), u64::from_le_bytes(at.try_into().ok()?)))
-            })
-            .collect();
+        self.pieces = HashMap::with_capacity(count);
+        self.pieces.extend(pieces.chunks_exact(40).filter_map(|piece| {
+            let (hash, at) = piece.split_at(32);
+            Some((Hash(hash.try_into().ok()?), u64::from_le_bytes(at.try_into().ok()?)))
+        }));
         self.length = place;
         Ok(true)
     }
@@ -621,6 +629,24 @@ mod tests {
         assert_eq!(*read, exchange);
         assert_eq!(reader.content(&read.answer, 1 << 20).unwrap(), [&content[..], b"short"].concat());
         assert!(reader.content(&read.answer, 1 << 10).is_err(), "as much as one asks for, and no more");
+    }
+
+    #[test]
+    fn what_was_written_in_haste_is_read() {
+        let file = tempfile::tempfile().unwrap();
+        let mut writer = writer(&file);
+        let mut lengths = Vec::new();
+        for (number, in_haste) in [false, true, false].into_iter().enumerate() {
+            writer.hurry(in_haste);
+            let content = vec![number as u8; MAX_PIECE];
+            let before = writer.at;
+            let hash = writer.piece(&content).unwrap();
+            lengths.push(writer.at - before);
+            writer.entry(&lookup(number as u64)).unwrap();
+            writer.finish().unwrap();
+            assert_eq!(Reader::new(file.try_clone().unwrap()).unwrap().piece(hash).unwrap(), content);
+        }
+        assert!(lengths[1] > MAX_PIECE as u64 && lengths[0] < 1000, "{lengths:?}");
     }
 
     #[test]

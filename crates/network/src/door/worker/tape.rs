@@ -25,6 +25,8 @@ use crate::recording::{
 
 /// How much may wait to be written.
 const MOST_BEHIND: usize = 8 << 20;
+/// Where so much waits, pieces are no longer packed: that takes longer than anything else.
+const MUCH_BEHIND: usize = 1 << 20;
 /// The most times that are kept of one content.
 const MOST_MARKS: usize = 4096;
 /// What comes within so many microseconds came together.
@@ -397,6 +399,7 @@ impl Desk {
                 Job::Bytes { bytes, .. } | Job::Turn(_, _, bytes, _) => bytes.len(),
                 _ => 0,
             };
+            self.writer.hurry(behind.bytes.load(Ordering::Acquire) > MUCH_BEHIND);
             let done = self.job(job);
             let before = behind.bytes.fetch_sub(size, Ordering::AcqRel);
             if size > 0 && before.saturating_sub(size) <= MOST_BEHIND {
