@@ -84,7 +84,8 @@ impl Bell {
         self.make(SandboxSpec { network, recording, ..SandboxSpec::default() }).await
     }
 
-    async fn make(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+    /// Makes a sandbox that ends with us.
+    pub(crate) async fn make(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let ttl = Duration::from_secs(1800);
         Ok(self.jail.create(SandboxSpec { ttl, tied_to_creator: true, ..spec }).await?)
     }

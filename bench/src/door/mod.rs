@@ -2,6 +2,7 @@
 //!
 //! The bench starts itself once more in that network; whatever it starts there, sandboxes and the door among it, is there too.
 
+mod cache;
 mod latency;
 mod memory;
 mod opened;
@@ -72,6 +73,9 @@ pub(crate) async fn measure_here(args: &Args, scratch: &Path, results: &Path) ->
     }
     if args.wants_contestant("recording") {
         recording::measure(args, &world, &mut report).await?;
+    }
+    if args.wants_contestant("cache") {
+        cache::measure(args, &world, scratch, &mut report).await?;
     }
     if args.wants_contestant("start") {
         start::measure(args, &world, &mut report).await?;

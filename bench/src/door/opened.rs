@@ -68,8 +68,19 @@ impl Certificates {
         self.start("serve")
     }
 
+    /// A server that has it, of the files in a directory, behind a line of so many bytes a second.
+    pub(super) fn serve_files(&self, directory: &Path, pace: u64) -> Result<Program> {
+        let [key, leaf] = self.paths();
+        let (address, directory) = (format!("{}:{PORT}", SERVER.0), directory.to_string_lossy());
+        Program::start(&["serve-files", &address, &directory, &pace.to_string(), &key, &leaf], Stdio::null())
+    }
+
+    fn paths(&self) -> [String; 2] {
+        [&self.key, &self.leaf].map(|path| path.to_string_lossy().into_owned())
+    }
+
     fn start(&self, kind: &str) -> Result<Program> {
-        let words = [&self.key, &self.leaf].map(|path| path.to_string_lossy().into_owned());
+        let words = self.paths();
         Program::start(&[kind, &format!("{}:{PORT}", SERVER.0), &words[0], &words[1]], Stdio::null())
     }
 }

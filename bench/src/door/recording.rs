@@ -304,6 +304,7 @@ fn open_and_find(path: &Path, name: &RecordingName) -> Result<[f64; 2]> {
         method: "GET",
         target: &target,
         content_type: None,
+        range: None,
         body: &[],
     };
     let exchange = finder.find(&asked).map_err(at(path))?;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod files;
 #[path = "../flow.rs"]
 mod flow;
 mod proxy;
@@ -22,6 +23,8 @@ Usage: belljar-peer serve ADDRESS [KEY CERTIFICATE]
                                            those to the socket at standard input
        belljar-peer serve-tls ADDRESS KEY CERTIFICATE
                                            answer every request over TLS, of HTTP/1.1 or HTTP/2
+       belljar-peer serve-files ADDRESS DIRECTORY BYTES-A-SECOND KEY CERTIFICATE
+                                           the files of a directory over TLS, behind a line that all clients share
        belljar-peer provide ADDRESS MILLISECONDS
                                            stream an answer for as long as it is listened to, a word each time
 ";
@@ -39,6 +42,10 @@ fn main() -> ExitCode {
             server::run(address, Some((Path::new(key), Path::new(certificate))))
         }
         ["serve-tls", address, key, certificate] => tls::run(address, Path::new(key), Path::new(certificate)),
+        ["serve-files", address, directory, pace, key, certificate] if pace.parse::<u64>().is_ok() => {
+            let identity = (Path::new(key), Path::new(certificate));
+            files::run(address, Path::new(directory), pace.parse().unwrap_or(1), identity)
+        }
         ["provide", address, every] if every.parse::<u64>().is_ok() => {
             tls::run_provider(address, Duration::from_millis(every.parse().unwrap_or(0)))
         }

@@ -309,7 +309,17 @@ impl Writer {
             (&file).write_all(MAGIC)?;
             let (pieces, entries) = (HashMap::new(), Vec::new());
             let (at, index) = (MAGIC.len() as u64, 0);
-            return Ok(Self { file, at, most, pieces, entries, packer, index, is_full: false, in_haste: false });
+            return Ok(Self {
+                file,
+                at,
+                most,
+                pieces,
+                entries,
+                packer,
+                index,
+                is_full: false,
+                in_haste: false,
+            });
         }
         let Reader { pieces, entries, length: good, .. } = Reader::new(file.try_clone()?)?;
         if good < length {
