@@ -506,7 +506,7 @@ fn leaves(value: &Value) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Content, Writer};
+    use super::super::{Content, MAX_PIECE, Writer};
     use super::*;
 
     /// A recording of these requests: method, target, content type, body; each is answered with its number.
@@ -514,7 +514,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let mut writer = Writer::new(file.try_clone().unwrap(), 1 << 30).unwrap();
         for (number, (method, target, kind, body)) in requests.iter().enumerate() {
-            let pieces = vec![writer.piece(body.as_bytes()).unwrap()];
+            let pieces =
+                body.as_bytes().chunks(MAX_PIECE).map(|piece| writer.piece(piece).unwrap()).collect();
             let exchange = Exchange {
                 at_ms: number as u64,
                 host: "a.example".into(),
