@@ -145,12 +145,12 @@ impl Finder {
 
     /// Whether a name leads anywhere; nothing if nobody asked.
     pub fn name(&self, name: &str) -> Option<bool> {
-        self.names.get(name).copied()
+        self.names.get(&self.veil.host(name)).copied()
     }
 
     /// Whether something else than HTTP was said to this host.
     pub fn has_stream(&self, host: &str, port: u16) -> bool {
-        self.streams.contains_key(&(host.to_owned(), port, None))
+        self.streams.contains_key(&(self.veil.host(host), port, None))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,7 +160,7 @@ impl Finder {
     /// The next stream to this host, that began with a request of this target or without any.
     pub fn stream(&self, host: &str, port: u16, target: Option<&str>) -> io::Result<Option<Stream>> {
         let target = target.map(|target| place(&self.veil.target(target), &self.how));
-        let place = (host.to_owned(), port, target);
+        let place = (self.veil.host(host), port, target);
         let Some(all) = self.streams.get(&place) else { return Ok(None) };
         let at = {
             let mut state = self.state();
@@ -178,7 +178,8 @@ impl Finder {
     /// The exchange that a request is.
     pub fn find(&self, question: &Question<'_>) -> io::Result<Result<Exchange, Missing>> {
         let target = self.veil.target(question.target);
-        let asked = Question { target: &target, ..question.clone() };
+        let (host, method) = (self.veil.host(question.host), self.veil.method(question.method));
+        let asked = Question { host: &host, method: &method, target: &target, ..question.clone() };
         let body = self.veiled(question.body);
         let asked = Question { body: &body, ..asked };
         let name = group(&asked);

@@ -1,5 +1,7 @@
 //! Frames of WebSocket. What clients send is masked with a number that is another each time: in recordings it is not.
 
+use std::ops::Range;
+
 /// Takes the masks off frames that come in pieces; everything else stays as it is.
 #[derive(Debug, Default)]
 pub struct Unmask {
@@ -10,14 +12,23 @@ pub struct Unmask {
 
 impl Unmask {
     /// The same bytes without masks, as far as whole heads of frames are there.
-    pub fn pass(&mut self, mut bytes: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(bytes.len());
+    pub fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.framed(bytes).0
+    }
+
+    /// The same, and which of them are heads of frames.
+    pub fn framed(&mut self, mut bytes: &[u8]) -> (Vec<u8>, Vec<Range<usize>>) {
+        let (mut out, mut heads) = (Vec::with_capacity(bytes.len()), Vec::new());
         while !bytes.is_empty() {
             let Some((left, mask, at)) = &mut self.body else {
                 let (first, rest) = bytes.split_at(1);
                 self.head.extend(first);
                 bytes = rest;
+                let begin = out.len();
                 self.begin(&mut out);
+                if out.len() > begin {
+                    heads.push(begin..out.len());
+                }
                 continue;
             };
             let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
@@ -30,7 +41,7 @@ impl Unmask {
             }
             bytes = later;
         }
-        out
+        (out, heads)
     }
 
     /// Begins the body of a frame, once its head is whole.
@@ -104,7 +115,10 @@ mod tests {
             let out: Vec<u8> = masked.chunks(pieces).flat_map(|piece| unmask.pass(piece)).collect();
             prop_assert!(out == plain, "{} of {} bytes", out.len(), plain.len());
             let mut unmask = Unmask::default();
-            prop_assert!(unmask.pass(&plain) == plain, "what has none stays as it is");
+            let (out, heads) = unmask.framed(&plain);
+            prop_assert!(out == plain, "what has none stays as it is");
+            let heads: usize = heads.iter().map(ExactSizeIterator::len).sum();
+            prop_assert_eq!(heads + lengths.iter().sum::<usize>(), plain.len());
         }
     }
 }

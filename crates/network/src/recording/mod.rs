@@ -3,6 +3,7 @@
 mod entry;
 mod file;
 mod find;
+mod forms;
 mod frames;
 mod har;
 pub mod shelf;
