@@ -105,6 +105,7 @@ impl SandboxSpec {
             owner.tenant.check()?;
         }
         check_env(&self.env)?;
+        self.check_redacted()?;
         Self::check_labels(&self.labels)
     }
 
@@ -119,6 +120,20 @@ impl SandboxSpec {
                 .hint("allow something with `--allow RULE`, or everything with `--net open`"));
         }
         Ok(())
+    }
+
+    /// Refuses to keep the value of a variable out of a recording that there is none of.
+    fn check_redacted(&self) -> Result<()> {
+        let Some(Recording::Record(record)) = &self.recording else { return Ok(()) };
+        match record.secrets.iter().find(|name| !self.env.contains_key(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let wrong =
+                    format!("there is no variable `{}` whose value could be redacted", name.escape_debug());
+                Err(Error::new(ErrorCode::InvalidArgument, wrong)
+                    .hint("give the variable to the sandbox, with `-e NAME=VALUE`"))
+            }
+        }
     }
 
     /// The most registries.

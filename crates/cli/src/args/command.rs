@@ -120,6 +120,10 @@ impl RunArgs {
         if self.sandbox.ttl()?.is_none() {
             spec.ttl = spec.ttl.max(request.timeout + MARGIN);
         }
+        if spec.recording.is_some() {
+            // The door knows secrets by the variables of the sandbox.
+            spec.env = request.env.clone();
+        }
         spec.tied_to_creator = true;
         spec.check()?;
         let (interactive, tty) = (self.execution.interactive, self.execution.tty);
@@ -244,6 +248,18 @@ mod tests {
         assert_eq!(plan.spec.ttl, Duration::from_secs(300));
         assert_eq!(plan.spec.limits, belljar_core::Limits::default());
         assert!(plan.spec.tied_to_creator);
+    }
+
+    #[test]
+    fn what_is_recorded_has_no_secret_that_the_door_does_not_know() {
+        let record = ["--net", "open", "--record", "r", "-e", "API_KEY=one", "--redact"];
+        let known = plan(&[&record[..], &["API_KEY", "--", "true"]].concat()).unwrap();
+        assert_eq!(known.spec.env, known.request.env);
+        assert_eq!(known.spec.env["API_KEY"], "one");
+        let error = plan(&[&record[..], &["DSN", "--", "true"]].concat()).unwrap_err();
+        let is_invalid = error.code == belljar_core::ErrorCode::InvalidArgument;
+        assert!(is_invalid && error.message.contains("`DSN`"), "{error}");
+        assert!(plan(&["-e", "API_KEY=one", "--", "true"]).unwrap().spec.env.is_empty());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use super::afterwards;
 use super::connection::{self, Incoming, Receiver, Sender, Way};
 use super::network::JailNetwork;
+use super::recording;
 
 /// How long a monitor may say nothing after a command's time is over.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -30,6 +31,7 @@ pub(super) struct JailExecs {
 pub(super) async fn execute(execs: &JailExecs, mut request: ExecRequest) -> Result<ExecResult> {
     // Nobody can send input here, and a command that waited for it would wait in vain.
     request.stdin = Stdin::Empty;
+    recording::check_variables(&execs.way.state_dir, &request.env)?;
     let timeout = request.timeout;
     let request = Request::Exec { request: Box::new(request), kill_on_close: true };
     let handle = execs.follow(request, Some(timeout)).await?;
@@ -81,6 +83,7 @@ impl JailExecs {
 impl Execs for JailExecs {
     async fn start(&self, request: ExecRequest) -> Result<Box<dyn ExecHandle>> {
         request.check()?;
+        recording::check_variables(&self.way.state_dir, &request.env)?;
         let timeout = request.timeout;
         let request = Request::Exec { request: Box::new(request), kill_on_close: false };
         Ok(Box::new(self.follow(request, Some(timeout)).await?))
