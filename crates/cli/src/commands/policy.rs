@@ -67,10 +67,21 @@ pub(super) fn describe(policy: &NetworkPolicy, printer: Printer) -> String {
     text
 }
 
+/// What is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Judged {
+    Allowed,
+    Denied,
+    /// What it depends on was taken out of the recording.
+    Unclear,
+}
+
 /// What would become of one address.
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     url: &'a str,
+    status: Judged,
     allowed: bool,
     rule: Option<RuleRef>,
     reason: Option<&'static str>,
@@ -79,7 +90,7 @@ struct Outcome<'a> {
 
 pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Status, Failure> {
     let (policy, mut urls, recording) = args.plan()?;
-    let mut wanted = urls.iter().map(|url| Wanted::parse(url)).collect::<Result<Vec<_>>>()?;
+    let mut wanted = urls.iter().map(|url| Wanted::parse(url).map(Some)).collect::<Result<Vec<_>>>()?;
     let mut is_whole = true;
     if let Some(name) = recording {
         let reader = shelf::open(Home::open(context.home.clone())?.path(), &name)?;
@@ -94,13 +105,16 @@ pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Stat
         None => policy,
     };
     let outcomes: Vec<Outcome<'_>> =
-        urls.iter().zip(&wanted).map(|(url, wanted)| outcome(url, wanted.judge(&policy))).collect();
+        urls.iter().zip(&wanted).map(|(url, wanted)| outcome(url, wanted.as_ref(), &policy)).collect();
     let printer = context.printer;
     if printer.json {
         printer.object(&serde_json::json!({ "results": outcomes }))?;
     } else {
         for outcome in &outcomes {
             let line = match (&outcome.message, &outcome.rule) {
+                (Some(message), _) if outcome.status == Judged::Unclear => {
+                    format!("unclear  {}: {message}", outcome.url)
+                }
                 (Some(message), _) => format!("denied   {}: {message}", outcome.url),
                 (None, Some(rule)) => format!("allowed  {}: by {rule}", outcome.url),
                 (None, None) => format!("allowed  {}: by the mode {}", outcome.url, policy.mode()),
@@ -116,11 +130,28 @@ pub(crate) async fn test(context: &Context, args: PolicyTestArgs) -> Result<Stat
     Ok(if all { Status::SUCCESS } else { Status::UNFIT })
 }
 
-fn outcome(url: &str, judged: Result<Allowed, Denied>) -> Outcome<'_> {
-    match judged {
-        Ok(allowed) => Outcome { url, allowed: true, rule: allowed.rule, reason: None, message: None },
+/// What would become of something that was wanted, as far as it can be told what that was.
+fn outcome<'a>(url: &'a str, wanted: Option<&Wanted>, policy: &NetworkPolicy) -> Outcome<'a> {
+    match wanted.map_or(Ok(None), |wanted| wanted.judge(policy)) {
+        Ok(Some(allowed)) => Outcome {
+            url,
+            status: Judged::Allowed,
+            allowed: true,
+            rule: allowed.rule,
+            reason: None,
+            message: None,
+        },
+        Ok(None) => Outcome {
+            url,
+            status: Judged::Unclear,
+            allowed: false,
+            rule: None,
+            reason: None,
+            message: Some("what this depends on was taken out of the recording".into()),
+        },
         Err(denied) => Outcome {
             url,
+            status: Judged::Denied,
             allowed: false,
             reason: Some(denied.reason.as_str()),
             message: Some(denied.to_string()),
@@ -180,36 +211,36 @@ impl Wanted {
         Ok(Self { destination, port, how })
     }
 
-    /// What was wanted when a recording was made, and how it is said.
-    fn recorded(entry: &Summary) -> Option<(String, Self)> {
-        let destination = destination(&entry.host).ok()?;
+    /// What was wanted when a recording was made, if it still says so, and how it is said.
+    fn recorded(entry: &Summary) -> Option<(String, Option<Self>)> {
         let Summary { host, port, tls, method, target, .. } = entry;
-        match entry.kind {
-            What::Request | What::Stream if !entry.method.is_empty() => {
+        let (said, how) = match entry.kind {
+            What::Request | What::Stream if !method.is_empty() => {
                 let scheme = if *tls { "https" } else { "http" };
-                let (tls, method, target) = (*tls, method.clone(), target.clone());
                 let said = format!("{method} {scheme}://{host}:{port}{target}");
+                let (tls, method, target) = (*tls, method.clone(), target.clone());
                 let how = match entry.kind {
                     What::Stream => How::Upgrade { tls, method, target },
                     _ => How::Request { tls, method, target },
                 };
-                Some((said, Self { destination, port: *port, how }))
+                (said, how)
             }
-            What::Stream => {
-                Some((format!("{host}:{port}"), Self { destination, port: *port, how: How::Connect }))
-            }
-            _ => None,
-        }
+            What::Stream => (format!("{host}:{port}"), How::Connect),
+            _ => return None,
+        };
+        let destination = destination(host).ok();
+        Some((said, destination.map(|destination| Self { destination, port: *port, how })))
     }
 
-    /// What the door would decide, as far as it can be known before a name is looked up.
-    fn judge(&self, policy: &NetworkPolicy) -> Result<Allowed, Denied> {
+    /// What the door would decide, as far as it can be known before a name is looked up. Nothing where it depends on what was taken out
+    /// of a recording.
+    fn judge(&self, policy: &NetworkPolicy) -> Result<Option<Allowed>, Denied> {
         if let Destination::Name(name) = &self.destination {
             decide::name(policy, name)?;
         }
         let allowed = decide::connect(policy, &self.destination, self.port)?;
         match &self.how {
-            How::Connect => Ok(allowed),
+            How::Connect => Ok(Some(allowed)),
             How::Upgrade { method, target, .. } if allowed.look == Look::Requests => Err(Denied {
                 what: format!(
                     "{method} {target} of {}, which goes over to another protocol",
@@ -228,14 +259,23 @@ impl Wanted {
                     decide::tls(policy, &allowed, asked)?;
                     // What no rule looks into stays closed.
                     if allowed.look == Look::Any {
-                        return Ok(allowed);
+                        return Ok(Some(allowed));
                     }
                 }
+                if allowed.look == Look::Requests && is_veiled(method, target) {
+                    return Ok(None);
+                }
                 let request = Request { host: &self.destination, port: self.port, method, target, tls: *tls };
-                decide::request(policy, &allowed, request)
+                decide::request(policy, &allowed, request).map(Some)
             }
         }
     }
+}
+
+/// Whether something that rules are about is not there any more.
+fn is_veiled(method: &str, target: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default();
+    method.contains('*') || path.contains("***")
 }
 
 /// Splits a port from a host, if there is one.
@@ -267,7 +307,8 @@ mod tests {
 
     fn verdict(policy: &NetworkPolicy, url: &str) -> String {
         match Wanted::parse(url).unwrap().judge(policy) {
-            Ok(allowed) => allowed.rule.map_or("open".to_owned(), |rule| rule.text),
+            Ok(Some(allowed)) => allowed.rule.map_or("open".to_owned(), |rule| rule.text),
+            Ok(None) => "unclear".to_owned(),
             Err(denied) => denied.reason.to_string(),
         }
     }
@@ -294,6 +335,10 @@ mod tests {
             ("http://c.org/v2", "request_not_listed"),
             ("https://other.org/", "not_listed"),
             ("169.254.169.254:80", "not_listed"),
+            ("http://c.org/v1/******", "unclear"),
+            ("http://c.org/v1/x?key=***", "GET c.org:80/v1/*"),
+            ("http://a.org/v1/******", "a.org"),
+            ("http://other.org/v1/******", "not_listed"),
         ] {
             assert_eq!(verdict(&list, url), expected, "{url}");
         }
