@@ -70,6 +70,8 @@ pub enum Reason {
     NoRoom,
     /// It is not in the recording that is answered from.
     NotRecorded,
+    /// It would be missing from the recording that is made.
+    RecordingEnded,
 }
 
 impl Reason {
@@ -100,6 +102,7 @@ impl Reason {
             Self::TenantVolumeUsedUp => "tenant_volume_used_up",
             Self::NoRoom => "no_room",
             Self::NotRecorded => "not_recorded",
+            Self::RecordingEnded => "recording_ended",
         }
     }
 
@@ -132,6 +135,7 @@ impl Reason {
                 "all sandboxes of its tenant together asked for more in a second than the tenant may"
             }
             Self::NotRecorded => "nothing leaves the sandbox: it is answered from a recording",
+            Self::RecordingEnded => "it would be missing from the recording of its network, which has ended",
             Self::TenantVolumeUsedUp => {
                 "all sandboxes of its tenant together have moved as many bytes today as the tenant may"
             }

@@ -78,12 +78,18 @@ pub struct Exchange {
     pub headers: Vec<Header>,
     /// Its body.
     pub body: Content,
+    /// Headers behind that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trailers: Vec<Header>,
     /// The status of the answer; 0 if there was none.
     pub status: u16,
     /// Its headers.
     pub answer_headers: Vec<Header>,
     /// Its body.
     pub answer: Content,
+    /// Headers behind that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub answer_trailers: Vec<Header>,
     /// How long the head of the answer took, in microseconds.
     pub waited_us: u64,
     /// Why it did not come to its end.

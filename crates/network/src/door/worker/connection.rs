@@ -122,6 +122,9 @@ pub(super) async fn serve(served: Arc<Served>, client: TcpStream) {
         (Err(_), _) => return turn_away(&client, trip, &denied(what, Reason::Unattributed)).await,
         (_, Err(_)) => return turn_away(&client, trip, &denied(what, Reason::Forgotten)).await,
     };
+    if let Some(unrecorded) = served.is_unrecorded(&what) {
+        return turn_away(&client, trip, &unrecorded).await;
+    }
     let policies = served.policy();
     let Some(policy) = policies.borrow().clone() else { return lingerless(&client) };
     if served.replay.is_some() {
@@ -178,6 +181,9 @@ pub(super) struct Connection {
     _place: Place,
 }
 
+/// By what a client that is looked into is opened, if it speaks TLS, and for which name.
+type ToOpen<'a> = (Option<&'a Opener>, Option<HostName>);
+
 /// In which language a refusal is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Language {
@@ -232,10 +238,13 @@ impl Connection {
         let mut requests = Requests::new(&self, &seen, &sent, &received);
         let mut opening = Opening::default();
         let opened = Arc::new(Counts::default());
-        let outcome = match self.begin(policy, &seen, &mut opening).await {
-            Ok(None) => {
-                self.try_go(policy, &mut trip, &seen, (&mut requests, opening), (&sent, &received)).await
-            }
+        let mut begun = self.begin(policy, &seen, &mut opening).await;
+        if let Ok(None) = begun {
+            let going = (&mut requests, &mut opening);
+            begun = self.try_go(policy, &mut trip, &seen, going, (&sent, &received)).await;
+        }
+        let outcome = match begun {
+            Ok(None) => Ok(()),
             Ok(Some((opener, name))) => self.go_opened(opener, (opening.bytes, name), &opened).await,
             Err(stop) => Err(stop),
         };
@@ -312,26 +321,34 @@ impl Connection {
         }
     }
 
-    /// Where only some requests are allowed, or all are recorded or looked for in the cache, reads the first words. Where it is HTTP that is looked into, plain
-    /// or inside TLS: by what that is opened then, and for which name.
+    /// Where only some requests are allowed, or all are recorded or looked for in the cache, reads the first words. Where it is HTTP that is
+    /// looked into, says so.
     async fn begin(
         &self,
         policy: &NetworkPolicy,
         seen: &Seen,
         opening: &mut Opening,
-    ) -> Result<Option<(Option<&Opener>, Option<HostName>)>, Stop> {
-        let is_any = self.allowed.look == Look::Any;
-        let is_kept = |cache: &Arc<Cache>| cache.is_about(&self.allowed.destination, self.allowed.port);
-        let is_looked_into =
-            self.served.recorder.is_some() || self.served.cache.as_ref().is_some_and(is_kept);
-        if is_any && !(is_looked_into && self.has_first_words().await) {
+    ) -> Result<Option<ToOpen<'_>>, Stop> {
+        if self.allowed.look == Look::Any && !(self.is_looked_into() && self.has_first_words().await) {
             return Ok(None);
         }
         self.open(policy, seen, opening).await?;
+        self.to_open(seen)
+    }
+
+    /// Whether its requests are recorded, or looked for in the cache.
+    fn is_looked_into(&self) -> bool {
+        let is_kept = |cache: &Arc<Cache>| cache.is_about(&self.allowed.destination, self.allowed.port);
+        self.served.recorder.is_some() || self.served.cache.as_ref().is_some_and(is_kept)
+    }
+
+    /// By what the first words show that are looked into: whether it is to be opened.
+    fn to_open(&self, seen: &Seen) -> Result<Option<ToOpen<'_>>, Stop> {
+        let is_any = self.allowed.look == Look::Any;
         let is_closed =
             |recorder: &Arc<Recorder>| recorder.is_closed(&self.allowed.destination, self.allowed.port);
         match seen.language() {
-            Language::Http if is_looked_into => {
+            Language::Http if self.is_looked_into() => {
                 seen.opened();
                 Ok(Some((None, None)))
             }
@@ -354,18 +371,20 @@ impl Connection {
         tokio::time::timeout(SILENCE, self.client.peek(&mut [0])).await.is_ok()
     }
 
+    /// Passes on what either side says. Where it shows late that it is HTTP that is looked into, and the host has said nothing, nothing
+    /// was passed on.
     async fn try_go<'a>(
         &'a self,
         policy: &Arc<NetworkPolicy>,
         trip: &mut Trip,
         seen: &Seen,
-        (requests, mut opening): (&mut Requests<'a>, Opening),
+        (requests, opening): (&mut Requests<'a>, &mut Opening),
         (sent, received): (&Tally, &'a Tally),
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<ToOpen<'a>>, Stop> {
         // Where only some requests are allowed nothing is dialled before one was.
         let dialled_for = match self.allowed.look {
             Look::Any => self.allowed.clone(),
-            Look::Requests => requests.first(&mut opening).await?,
+            Look::Requests => requests.first(opening).await?,
         };
         let mut policies = self.policies.clone();
         let mut policy = policy.clone();
@@ -386,17 +405,25 @@ impl Connection {
         let limits = &*self.served.limits;
         let tape = self.served.recorder.as_ref().map(|recorder| {
             let host = self.allowed.destination.to_string();
-            Conversation::new(recorder.clone(), self.exec, host, self.allowed.port)
+            Conversation::new(recorder.clone(), self.exec, &host, self.allowed.port)
         });
         let up = async {
             if self.allowed.look == Look::Any && opening.bytes.is_empty() {
-                self.open(&*self.policy()?, seen, &mut opening).await?;
+                self.open(&*self.policy()?, seen, opening).await?;
+                if let Some(tape) = tape.as_ref().filter(|tape| tape.is_silent())
+                    && let Some(to_open) = self.to_open(seen)?
+                {
+                    tape.forget();
+                    return Ok(Some(to_open));
+                }
             }
             if seen.language() == Language::Http {
-                return requests.pass(&mut opening, &upstream, (peer, &width)).await;
+                let to = (&upstream, tape.as_ref());
+                return requests.pass(opening, to, (peer, &width)).await.map(|()| None);
             }
             let first = std::mem::take(&mut opening.bytes);
-            if let Some(tape) = &tape {
+            if let (Some(tape), false) = (&tape, first.is_empty()) {
+                tape.hear(recording::Way::Out)?;
                 tape.say(recording::Way::Out, first.clone()).await;
             }
             send(&upstream, &first).await?;
@@ -408,6 +435,7 @@ impl Connection {
                 .taped(tape.as_ref(), recording::Way::Out)
                 .pass(sent, (limits, Way::Out))
                 .await
+                .map(|()| None)
                 .map_err(broken)
         };
         let down = async {
@@ -428,7 +456,11 @@ impl Connection {
                     let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
                     self.judge_again(&policy, seen, peer).map_err(Stop::Cut)?;
                 }
-                ended = &mut up, if sending => { ended?; sending = false; }
+                unrecorded = self.served.unrecorded(&self.what) => return Err(Stop::Cut(unrecorded)),
+                ended = &mut up, if sending => match ended? {
+                    None => sending = false,
+                    to_open => return Ok(to_open),
+                },
                 ended = &mut down, if receiving => { ended?; receiving = false; }
                 // Whoever has no more to say may be gone altogether, which shows when it is told something.
                 _ = self.client.ready(Interest::ERROR), if !sending => break,
@@ -442,7 +474,7 @@ impl Connection {
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     pub(super) fn policy(&self) -> Result<Arc<NetworkPolicy>, Stop> {

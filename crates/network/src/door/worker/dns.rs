@@ -150,6 +150,10 @@ async fn answer(
         trip.denied(&denied(what(), Reason::Unattributed)).await;
         return Some(query.refuse(Code::Refused));
     }
+    if let Some(unrecorded) = served.is_unrecorded(&what()) {
+        trip.denied(&unrecorded).await;
+        return Some(query.refuse(Code::Refused));
+    }
     if let Some(replay) = &served.replay {
         return Some(recorded(served, replay, trip, &query).await);
     }

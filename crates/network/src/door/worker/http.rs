@@ -11,13 +11,22 @@ use super::first::Opening;
 use super::limits::Way;
 use super::relay::{Pieces, Tally, receive, send};
 use super::served::{Trip, denied};
+use super::tape::Conversation;
 use crate::http::{BodyReader, Framing, Head, HeadReader, LAST_CHUNK, Progress, write_chunk};
 use crate::policy::{Allowed, Denied, Look, Reason, Request, decide, shortened};
+use crate::recording;
 
 /// How long a head may take once it has begun.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How much is read at a time.
 const AT_ONCE: usize = 64 * 1024;
+
+/// Where requests go.
+struct To<'a> {
+    upstream: &'a TcpStream,
+    width: &'a Width<'a>,
+    tape: Option<&'a Conversation>,
+}
 
 /// The requests of one connection.
 pub(super) struct Requests<'a> {
@@ -65,13 +74,14 @@ impl<'a> Requests<'a> {
         Ok(allowed)
     }
 
-    /// Passes on every request that may be made, until there are no more.
+    /// Passes on every request that may be made, until there are no more; what is passed on is written down here, if it is.
     pub(super) async fn pass(
         &mut self,
         opening: &mut Opening,
-        upstream: &TcpStream,
+        (upstream, tape): (&TcpStream, Option<&Conversation>),
         (peer, width): (Peer, &Width<'_>),
     ) -> Result<(), Stop> {
+        let to = To { upstream, width, tape };
         loop {
             let head = match self.judged.take() {
                 Some(head) => head,
@@ -86,8 +96,8 @@ impl<'a> Requests<'a> {
                 trip.flow.address = peer.address();
                 trip.begin().await;
             }
-            self.forward(&head.write(), upstream).await?;
-            self.body(&head, opening, (upstream, width)).await?;
+            self.forward(&head.write(), &to).await?;
+            self.body(&head, opening, &to).await?;
             if !head.keep_alive {
                 // Nothing after this would be a request; but the client is not gone.
                 loop {
@@ -175,8 +185,12 @@ impl<'a> Requests<'a> {
         Ok(allowed)
     }
 
-    async fn forward(&self, bytes: &[u8], upstream: &TcpStream) -> Result<(), Stop> {
-        send(upstream, bytes).await?;
+    async fn forward(&self, bytes: &[u8], to: &To<'_>) -> Result<(), Stop> {
+        if let Some(tape) = to.tape {
+            tape.hear(recording::Way::Out)?;
+            tape.say(recording::Way::Out, bytes.to_vec()).await;
+        }
+        send(to.upstream, bytes).await?;
         self.passed(bytes.len() as u64).await
     }
 
@@ -189,15 +203,11 @@ impl<'a> Requests<'a> {
     }
 
     /// Passes on the body, written anew.
-    async fn body(
-        &self,
-        head: &Head,
-        opening: &mut Opening,
-        (upstream, width): (&TcpStream, &Width<'_>),
-    ) -> Result<(), Stop> {
+    async fn body(&self, head: &Head, opening: &mut Opening, to: &To<'_>) -> Result<(), Stop> {
         let mut reader = BodyReader::new(head.framing);
         let chunked = head.framing == Framing::Chunked;
-        let mut pieces = Pieces::new(&self.connection.client, upstream, width);
+        let pieces = Pieces::new(&self.connection.client, to.upstream, to.width);
+        let mut pieces = pieces.taped(to.tape, recording::Way::Out);
         while !reader.is_over() {
             if opening.bytes.is_empty()
                 && let Some(left) = reader.plain()
@@ -233,7 +243,7 @@ impl<'a> Requests<'a> {
                 out.extend(LAST_CHUNK);
             }
             opening.bytes.drain(..taken);
-            self.forward(&out, upstream).await?;
+            self.forward(&out, to).await?;
             // Others have their turn, however fast it comes.
             tokio::task::yield_now().await;
         }

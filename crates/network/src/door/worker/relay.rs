@@ -99,14 +99,17 @@ impl<'a> Pieces<'a> {
         let (count, rest) = loop {
             self.from.readable().await?;
             let size = AT_ONCE.min(usize::try_from(most).unwrap_or(AT_ONCE));
+            let hear = || self.tape.map_or(Ok(()), |(tape, way)| tape.hear(way));
             let step = BUFFER.with_borrow_mut(|buffer| {
-                let step = step(self.from, self.to, &mut buffer[..size])?;
+                let step = step(self.from, self.to, &mut buffer[..size], hear)?;
                 // Whoever writes it down has a copy of its own.
                 let copy = |count: usize| self.tape.map(|_| buffer[..count].to_vec());
                 io::Result::Ok(step.map(|(count, rest)| (count, rest, copy(count))))
             });
             if let Some((count, rest, copy)) = step? {
-                if let (Some((tape, way)), Some(copy)) = (self.tape, copy) {
+                if let (Some((tape, way)), Some(copy)) = (self.tape, copy)
+                    && count > 0
+                {
                     tape.say(way, copy).await;
                 }
                 break (count, rest);
@@ -119,13 +122,22 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Reads once and writes what can be written at once: how much there was, and what is left of it. Nothing if there was nothing.
-fn step(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<u8>)>> {
+/// Reads once and writes what can be written at once, if it may be: how much there was, and what is left of it. Nothing if there was
+/// nothing.
+fn step(
+    from: &TcpStream,
+    to: &TcpStream,
+    buffer: &mut [u8],
+    may_be: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Option<(usize, Vec<u8>)>> {
     let count = match from.try_read(buffer) {
         Ok(count) => count,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(error) => return Err(error),
     };
+    if count > 0 {
+        may_be()?;
+    }
     let written = match to.try_write(&buffer[..count]) {
         Ok(written) => written,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,

@@ -31,7 +31,7 @@ use super::opened::{Asked, Client, Counts, Speech, converse, greet, plain_answer
 use super::rooms::Room;
 use super::served::{Trip, denied};
 use crate::policy::{Denied, Reason, shortened};
-use crate::recording::{Content, Exchange, Finder, Hash, Missing, Question, Stream, Unmask, Way};
+use crate::recording::{Content, Exchange, Finder, Hash, Header, Missing, Question, Stream, Unmask, Way};
 
 /// The longest body of a request that is compared.
 const MAX_BODY: usize = 16 << 20;
@@ -267,23 +267,33 @@ impl Player {
     }
 
     fn played(&self, exchange: Exchange, is_head: bool) -> Response<Answer> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in &exchange.answer_headers {
-            let header = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
-            if let (Ok(name), Ok(value)) = header {
-                headers.append(name, value);
-            }
-        }
+        let headers = header_map(&exchange.answer_headers);
         let body = if is_head {
             Either::Left(Full::default())
         } else {
-            Either::Right(Played::new(self.finder.clone(), exchange.answer))
+            Either::Right(Played::new(
+                self.finder.clone(),
+                exchange.answer,
+                header_map(&exchange.answer_trailers),
+            ))
         };
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(exchange.status).unwrap_or(StatusCode::BAD_GATEWAY);
         *response.headers_mut() = headers;
         response
     }
+}
+
+/// Headers as they were recorded.
+fn header_map(recorded: &[Header]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in recorded {
+        let header = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
+        if let (Ok(name), Ok(value)) = header {
+            headers.append(name, value);
+        }
+    }
+    headers
 }
 
 /// The body of an answer, as it was recorded.
@@ -297,10 +307,11 @@ struct Played {
     began: Option<Instant>,
     next: Option<(u64, Pin<Box<Sleep>>)>,
     is_cut: bool,
+    trailers: HeaderMap,
 }
 
 impl Played {
-    fn new(finder: Arc<Finder>, content: Content) -> Self {
+    fn new(finder: Arc<Finder>, content: Content, trailers: HeaderMap) -> Self {
         Self {
             began: finder.how().timing.then(Instant::now),
             finder,
@@ -309,6 +320,7 @@ impl Played {
             marks: content.marks.into_iter(),
             next: None,
             is_cut: content.cut,
+            trailers,
         }
     }
 
@@ -338,8 +350,14 @@ impl Body for Played {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         while self.rest.is_empty() {
             let Some(hash) = self.pieces.next() else {
-                let broken = std::mem::take(&mut self.is_cut);
-                return Poll::Ready(broken.then(|| Err(io::ErrorKind::ConnectionReset.into())));
+                let (broken, trailers) =
+                    (std::mem::take(&mut self.is_cut), std::mem::take(&mut self.trailers));
+                let last = (!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers)));
+                return Poll::Ready(if broken {
+                    Some(Err(io::ErrorKind::ConnectionReset.into()))
+                } else {
+                    last
+                });
             };
             match self.finder.reader().piece(hash) {
                 Ok(bytes) => self.rest = bytes.into(),

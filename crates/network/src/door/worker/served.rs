@@ -253,6 +253,20 @@ impl Served {
         self.resolver.look_up(name, &self.asking).await
     }
 
+    /// Why something is refused, once the recording that it would be missing from has ended before its time.
+    pub(super) fn is_unrecorded(&self, what: &str) -> Option<Denied> {
+        let why = self.recorder.as_ref()?.ended()?;
+        Some(recording_ended(what, &why))
+    }
+
+    /// The same, as soon as that is so.
+    pub(super) async fn unrecorded(&self, what: &str) -> Denied {
+        match &self.recorder {
+            Some(recorder) => recording_ended(what, &recorder.ends().await),
+            None => std::future::pending().await,
+        }
+    }
+
     pub(super) async fn say(&self, word: Word) {
         self.outbox.say(word).await;
     }
@@ -353,6 +367,13 @@ impl Trip {
     pub(super) async fn failed(self, error: impl ToString) {
         self.end(Verdict::Failed { error: error.to_string() }).await;
     }
+}
+
+fn recording_ended(what: &str, why: &str) -> Denied {
+    let how_to_grant = format!(
+        "The recording ended: {why}. The sandbox's owner can make another, with more room (`--record-max`)."
+    );
+    Denied { what: what.to_owned(), reason: Reason::RecordingEnded, rule: None, how_to_grant }
 }
 
 /// Why what was asked for is refused that no rule is about.

@@ -22,7 +22,9 @@ use belljar_core::{FlowKind, HostName, NetworkPolicy, Verdict};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
+};
 use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
@@ -188,6 +190,7 @@ pub(super) async fn serve(
         upstreams: Upstreams::default(),
         under_way: Mutex::default(),
         bridge: Mutex::default(),
+        has_gone_over: AtomicBool::new(false),
     });
     let service = {
         let opened = opened.clone();
@@ -213,6 +216,7 @@ pub(super) async fn serve(
                 let policy = policies.borrow_and_update().clone().ok_or(Stop::Over)?;
                 opened.judge_again(&policy).map_err(Stop::Cut)?;
             }
+            unrecorded = connection.served.unrecorded(&connection.what) => return Err(Stop::Cut(unrecorded)),
             ended = &mut served => {
                 return match (opened.counts.reached(), ended) {
                     (Some(reached), _) => Err(Stop::Cut(denied(connection.what.clone(), reached.into()))),
@@ -275,6 +279,8 @@ struct Opened {
     under_way: Mutex<HashMap<u64, (Asked, Option<Peer>)>>,
     /// What comes after the last request, where that goes over to another protocol.
     bridge: Mutex<Option<upgrade::Bridge>>,
+    /// Whether it has, and there are no requests any more that could be judged.
+    has_gone_over: AtomicBool,
 }
 
 type Answer = Either<Full<Bytes>, Telling>;
@@ -290,6 +296,10 @@ impl Opened {
         let allowed = decide::connect(policy, &own.destination, own.port)?;
         if self.speech.is_tls() {
             decide::tls(policy, &allowed, self.name.as_ref())?;
+        }
+        if allowed.look == Look::Requests && self.has_gone_over.load(Ordering::Relaxed) {
+            let what = format!("{}, which has gone over to another protocol", self.connection.what);
+            return Err(Denied { what, ..decide::unseen(&allowed) });
         }
         for (asked, peer) in self.under_way().values() {
             let allowed = decide::request(policy, &allowed, asked.request())?;
@@ -342,6 +352,9 @@ impl Opened {
         if let Err(reached) = limited {
             return Ok(self.refuse(trip, &denied(asked.to_string(), reached.into())).await);
         }
+        if let Some(unrecorded) = connection.served.is_unrecorded(&asked.to_string()) {
+            return Ok(self.refuse(trip, &unrecorded).await);
+        }
         let passing = Arc::new(Passing::new(self.clone(), serial, trip, room));
         Ok(match passing.pass(&asked, (parts, body), wish.is_some()).await {
             Ok(mut response) => {
@@ -349,6 +362,7 @@ impl Opened {
                 if let (true, Some(client)) = (is_other, wish) {
                     let host = hyper::upgrade::on(&mut response);
                     passing.converse(response.headers());
+                    self.has_gone_over.store(true, Ordering::Relaxed);
                     let bridge = upgrade::Bridge { client, host, passing: passing.clone() };
                     *self.bridge.lock().unwrap_or_else(PoisonError::into_inner) = Some(bridge);
                 }
@@ -529,6 +543,7 @@ impl Passing {
         if connection.served.recorder.is_some() {
             // What comes back is looked into, by whoever reads the recording and by ourselves.
             parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            parts.headers.remove(SEC_WEBSOCKET_EXTENSIONS);
         } else if question.is_some() {
             cache::ask_plainly(&mut parts.headers);
         }
@@ -653,8 +668,8 @@ impl Body for Telling {
                         Source::Disk(_) => &this.passing.cached,
                     };
                     tally.add(bytes.len() as u64);
-                    taped.inspect(|taped| taped.pass(Way::In, bytes));
                 }
+                taped.inspect(|taped| taped.frame(Way::In, frame));
             }
             Poll::Ready(Some(Err(error))) => this.passing.failed(error.to_string()),
             _ => {}

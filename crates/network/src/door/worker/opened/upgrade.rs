@@ -8,6 +8,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::super::tape::Said;
 use super::Passing;
 use crate::recording::{Unmask, Way};
 
@@ -38,8 +39,8 @@ impl Bridge {
         let (client, host) = tokio::try_join!(self.client, self.host).map_err(io::Error::other)?;
         let (from_client, to_client) = tokio::io::split(TokioIo::new(client));
         let (from_host, to_host) = tokio::io::split(TokioIo::new(host));
-        let out = Side { passing: &self.passing, way: Way::Out, unmask: Some(Unmask::default()) };
-        let back = Side { passing: &self.passing, way: Way::In, unmask: None };
+        let side = |way| Side { passing: &self.passing, way, frames: Unmask::default() };
+        let (out, back) = (side(Way::Out), side(Way::In));
         tokio::try_join!(out.pass(from_client, to_host), back.pass(from_host, to_client)).map(drop)
     }
 }
@@ -48,8 +49,7 @@ impl Bridge {
 struct Side<'a> {
     passing: &'a Passing,
     way: Way,
-    /// For what clients say.
-    unmask: Option<Unmask>,
+    frames: Unmask,
 }
 
 impl Side<'_> {
@@ -64,23 +64,22 @@ impl Side<'_> {
             if count == 0 {
                 return to.shutdown().await;
             }
-            self.note(&buffer[..count]).await;
+            self.note(&buffer[..count]).await?;
             to.write_all(&buffer[..count]).await?;
         }
     }
 
-    async fn note(&mut self, bytes: &[u8]) {
+    async fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
         let tally = match self.way {
             Way::Out => &self.passing.sent,
             Way::In => &self.passing.received,
         };
         tally.add(bytes.len() as u64);
         if let Some(conversation) = self.passing.conversation.get() {
-            let bytes = match &mut self.unmask {
-                Some(unmask) => unmask.pass(bytes),
-                None => bytes.to_vec(),
-            };
-            conversation.say(self.way, bytes).await;
+            conversation.hear(self.way).inspect_err(|error| self.passing.failed(error.to_string()))?;
+            let (bytes, heads) = self.frames.framed(bytes);
+            conversation.say(self.way, Said { bytes, heads }).await;
         }
+        Ok(())
     }
 }

@@ -58,11 +58,11 @@ impl Body for Sending {
         let taped = this.passing.taped.get();
         ready!(this.pause.poll(taped, context));
         let polled = Pin::new(&mut this.body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(bytes) = frame.data_ref()
-        {
-            this.passing.sent.add(bytes.len() as u64);
-            taped.inspect(|taped| taped.pass(Way::Out, bytes));
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            if let Some(bytes) = frame.data_ref() {
+                this.passing.sent.add(bytes.len() as u64);
+            }
+            taped.inspect(|taped| taped.frame(Way::Out, frame));
         }
         polled
     }
