@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Context;
 use crate::args::{CacheLimitArgs, CacheRmArgs};
 use crate::outcome::{Failure, Status};
+use crate::print::escape::escape;
 use crate::print::table::{exact_moment, size, table};
 
 fn open(context: &Context) -> Result<Store, Failure> {
@@ -37,7 +38,7 @@ pub(crate) fn ls(context: &Context) -> Result<Status, Failure> {
                 exact_moment(kept.used_ms),
                 size(Some(kept.bytes)),
                 if kept.private { "private" } else { "public" }.to_owned(),
-                printer.foreign(&kept.url).into_owned(),
+                escape(&kept.url).into_owned(),
             ]
         })
         .collect();
@@ -68,6 +69,9 @@ pub(crate) fn rm(context: &Context, args: &CacheRmArgs) -> Result<Status, Failur
     }
     for kept in &meant {
         store.remove(kept).map_err(failed)?;
+    }
+    if args.all {
+        store.clear().map_err(failed)?;
     }
     let printer = context.printer;
     let bytes: u64 = meant.iter().map(|kept| kept.bytes).sum();

@@ -204,6 +204,18 @@ fn nothing_is_planted() {
     assert_eq!(said(&ran), "true\n", "{ran}");
     until("the true one is kept", || kept(&world).len() == 2);
 
+    // Who may not go to the registry does not have its files from here.
+    page(&world, "evil/simple/true", &address, &true_hash);
+    let (host, other) = ("server.test", "other.test");
+    let away = create(
+        &world,
+        &server,
+        &["--allow", host, "--allow", other, "--deny", SERVER, "--cache", host, "--cache", other],
+    );
+    world.shell(&away, "curl -sS https://other.test/evil/simple/true/");
+    let ran = world.shell(&away, &format!("curl -sS -o got -w '%{{http_code}}' {address}"));
+    assert_eq!((said(&ran), &ran["denied"][0]["reason"]), ("403", &"denied_by_rule".into()), "{ran}");
+
     // What is spoiled on disk is not handed out, and does not stay.
     let objects = world.home.path().join("cache/objects");
     let found = Command::new("grep").args(["-rl", &address]).arg(&objects).output().unwrap();

@@ -1,9 +1,11 @@
 //! Indexes of package registries: which files they name, with which hashes. What is not understood names nothing.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use url::Url;
 
@@ -11,6 +13,8 @@ use super::digest::Digest;
 
 /// The most files that are taken in from one index.
 const MOST_NAMED: usize = 100_000;
+/// The longest pattern of addresses.
+const LONGEST_PATTERN: usize = 512;
 /// The longest address of a file.
 pub(super) const LONGEST_URL: usize = 2048;
 
@@ -45,10 +49,11 @@ pub enum Index {
 pub fn read(url: &Url, content_type: &str, body: &[u8], registries: &[Registry]) -> Option<Index> {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if let Some(registry) = registries.iter().find(|registry| is_below(url, &registry.root)) {
-        return Some(Index::Files(cargo(registry, body)));
+        return Some(Index::Files(cargo(registry, body))).filter(names_something);
     }
     if let Some(root) = root_of_settings(url)
         && let Ok(settings) = serde_json::from_slice::<Settings<'_>>(body)
+        && settings.dl.len() <= LONGEST_PATTERN
     {
         return Some(Index::Registry(Registry { root, download: settings.dl.into_owned() }));
     }
@@ -58,7 +63,11 @@ pub fn read(url: &Url, content_type: &str, body: &[u8], registries: &[Registry])
         "application/json" | "application/vnd.npm.install-v1+json" => npm(url, body),
         _ => return None,
     };
-    Some(Index::Files(named)).filter(|index| *index != Index::Files(Vec::new()))
+    Some(Index::Files(named)).filter(names_something)
+}
+
+fn names_something(index: &Index) -> bool {
+    !matches!(index, Index::Files(files) if files.is_empty())
 }
 
 /// Whether something at this address may be an index, as far as the head of an answer tells.
@@ -95,21 +104,71 @@ fn resolve(base: &Url, text: &str) -> Option<Url> {
     let mut url = base.join(text).ok()?;
     url.set_fragment(None);
     let is_http = matches!(url.scheme(), "http" | "https") && url.has_host();
-    (is_http && url.username().is_empty() && url.password().is_none()).then_some(url)
+    // Whoever can change what comes in the clear has no say in the rest.
+    let is_as_safe = base.scheme() == "https" || url.scheme() == "http";
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.as_str().len() <= LONGEST_URL;
+    (is_http && is_as_safe && is_plain).then_some(url)
 }
 
-/// A hash by algorithm.
-type Hashes<'a> = HashMap<Cow<'a, str>, Cow<'a, str>>;
+/// Hashes by algorithm, of which those count that can.
+#[derive(Default, Deserialize)]
+struct Hashes<'a> {
+    #[serde(borrow, default)]
+    sha256: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    sha512: Option<Cow<'a, str>>,
+}
 
-fn strongest(hashes: &Hashes<'_>) -> Option<Digest> {
-    let find = |name: &str| hashes.get(name).and_then(|hash| Digest::from_hex(name, hash));
-    find("sha512").or_else(|| find("sha256"))
+impl Hashes<'_> {
+    fn strongest(&self) -> Option<Digest> {
+        let read = |name: &str, hash: &Option<Cow<'_, str>>| Digest::from_hex(name, hash.as_deref()?);
+        read("sha512", &self.sha512).or_else(|| read("sha256", &self.sha256))
+    }
+}
+
+/// As many elements of a list, or values of an object, as are taken in from one index; the rest is passed over.
+struct Few<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Taking<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Taking<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list or an object")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+                let mut few = Vec::new();
+                while few.len() < MOST_NAMED
+                    && let Some(element) = list.next_element()?
+                {
+                    few.push(element);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Few(few))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Few<T>, A::Error> {
+                let mut few = Vec::new();
+                while few.len() < MOST_NAMED
+                    && let Some((IgnoredAny, value)) = object.next_entry()?
+                {
+                    few.push(value);
+                }
+                while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Few(few))
+            }
+        }
+        deserializer.deserialize_any(Taking(PhantomData))
+    }
 }
 
 #[derive(Deserialize)]
 struct PipPage<'a> {
     #[serde(borrow)]
-    files: Vec<PipFile<'a>>,
+    files: Few<PipFile<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -128,14 +187,14 @@ struct PipFile<'a> {
 fn pip(url: &Url, body: &[u8]) -> Vec<Named> {
     let Ok(page) = serde_json::from_slice::<PipPage<'_>>(body) else { return Vec::new() };
     let mut named = Vec::new();
-    for file in page.files.into_iter().take(MOST_NAMED) {
+    for file in page.files.0 {
         let Some(url) = resolve(url, &file.url) else { continue };
         let metadata = file.core_metadata.or(file.dist_info_metadata);
         let metadata = metadata.and_then(|raw| serde_json::from_str::<Hashes<'_>>(raw.get()).ok());
-        if let Some(digest) = metadata.as_ref().and_then(strongest) {
+        if let Some(digest) = metadata.as_ref().and_then(Hashes::strongest) {
             named.push(beside(&url, digest));
         }
-        if let Some(digest) = strongest(&file.hashes) {
+        if let Some(digest) = file.hashes.strongest() {
             named.push(Named { url, digest });
         }
     }
@@ -246,7 +305,7 @@ fn unescaped(text: &str) -> String {
 #[derive(Deserialize)]
 struct NpmPackage<'a> {
     #[serde(borrow)]
-    versions: HashMap<Cow<'a, str>, NpmVersion<'a>>,
+    versions: Few<NpmVersion<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -265,7 +324,7 @@ struct NpmFile<'a> {
 
 fn npm(url: &Url, body: &[u8]) -> Vec<Named> {
     let Ok(package) = serde_json::from_slice::<NpmPackage<'_>>(body) else { return Vec::new() };
-    let files = package.versions.values().take(MOST_NAMED).map(|version| &version.dist);
+    let files = package.versions.0.iter().map(|version| &version.dist);
     let named = files.filter_map(|file| {
         Some(Named {
             url: resolve(url, &file.tarball)?,
@@ -310,7 +369,7 @@ fn download(pattern: &str, version: &CargoVersion<'_>) -> Option<String> {
         text.len() <= LONGEST
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte))
     };
-    if !is_plain(name) || !is_plain(vers) || name.is_empty() || pattern.len() > LONGEST_URL {
+    if !is_plain(name) || !is_plain(vers) || name.is_empty() || pattern.len() > LONGEST_PATTERN {
         return None;
     }
     let prefix = match name.len() {
@@ -328,7 +387,14 @@ fn download(pattern: &str, version: &CargoVersion<'_>) -> Option<String> {
     if !words.iter().any(|(word, _)| pattern.contains(word)) {
         return Some(format!("{pattern}/{name}/{vers}/download"));
     }
-    Some(words.iter().fold(pattern.to_owned(), |text, (word, value)| text.replace(word, value)))
+    let mut text = pattern.to_owned();
+    for (word, value) in words {
+        text = text.replace(word, value);
+        if text.len() > LONGEST_URL {
+            return None;
+        }
+    }
+    Some(text)
 }
 
 #[cfg(test)]
@@ -383,6 +449,31 @@ mod tests {
         assert_eq!(named("https://index.example/simple/six/", "text/html; charset=utf-8", &page), expected);
         let based = page.replace("<body>", "<base href='https://other.example/'><body>");
         assert!(named("https://index.example/simple/six/", "text/html", &based).is_empty());
+    }
+
+    #[test]
+    fn much_is_not_made_of_little() {
+        let long = format!("https://index.example/{}", "a".repeat(LONGEST_URL));
+        assert!(named(&long, "text/html", &format!("<a href='#sha256={HASH}'>")).is_empty());
+        let many = format!("{{\"files\": [{}0]}}", "{\"url\": \"\"},".repeat(MOST_NAMED + 5));
+        assert!(
+            read(&at("https://a.example/"), "application/vnd.pypi.simple.v1+json", many.as_bytes(), &[])
+                .is_none()
+        );
+        let settings = format!("{{\"dl\": \"{}\"}}", "{crate}".repeat(LONGEST_PATTERN));
+        assert!(
+            read(&at("https://a.example/config.json"), "application/json", settings.as_bytes(), &[])
+                .is_none()
+        );
+        let line = format!("{{\"name\":\"{}\",\"vers\":\"1\",\"cksum\":\"{HASH}\"}}", "n".repeat(128));
+        let root = at("https://a.example/");
+        let pattern = Registry { root, download: "{crate}".repeat(60) };
+        assert!(read(&at("https://a.example/x"), "text/plain", line.as_bytes(), &[pattern]).is_none());
+        // What comes in the clear says nothing of what does not.
+        assert!(
+            named("http://a.example/", "text/html", &format!("<a href='https://b.example/x#sha256={HASH}'>"))
+                .is_empty()
+        );
     }
 
     #[test]

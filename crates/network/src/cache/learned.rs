@@ -1,7 +1,6 @@
 //! What one sandbox has learned from the indexes that were fetched for it.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,6 +14,8 @@ use super::index::{Named, Registry};
 /// The most files that are remembered of one sandbox, and of all: each takes about a hundred bytes.
 const MOST_OWN: usize = 1 << 16;
 const MOST_OF_ALL: usize = 1 << 19;
+/// The most indexes that are remembered of one sandbox.
+const MOST_INDEXES: usize = 4096;
 /// The most registries of cargo that are remembered of one sandbox.
 const MOST_REGISTRIES: usize = 16;
 
@@ -170,8 +171,11 @@ impl Learned {
         if let Some(place) = self.said.iter().position(|said| said.index == index) {
             self.forget(place);
         }
-        if named.len() > MOST_OWN {
+        if named.is_empty() || named.len() > MOST_OWN {
             return;
+        }
+        if self.said.len() >= MOST_INDEXES {
+            self.forget(0);
         }
         while self.said.iter().map(|said| said.files.len()).sum::<usize>() + named.len() > MOST_OWN {
             self.forget(0);
@@ -196,17 +200,17 @@ impl Learned {
     /// What must be at this address, if an index has said so, asked for with these credentials.
     pub(crate) fn wanted(&self, url: &Url, credentials: Option<&Credentials>) -> Option<Wanted> {
         let key = key(url.as_str());
-        let (said, digest) = self.said.iter().rev().find_map(|said| {
+        let mut all = self.said.iter().rev().filter_map(|said| {
             let place = said.files.binary_search_by_key(&key, |(key, _)| *key).ok()?;
             Some((said, said.files[place].1))
-        })?;
-        let credentials = Credentials::and(said.credentials.as_ref(), credentials);
-        let mut shown = url[..url::Position::AfterPath].to_owned();
-        if shown.len() > super::index::LONGEST_URL {
-            shown.truncate(super::index::LONGEST_URL);
-            let _ = write!(shown, "...");
+        });
+        let (said, digest) = all.next()?;
+        // Where indexes say different things, none of them is believed.
+        if all.any(|(_, other)| other != digest) {
+            return None;
         }
-        Some(Wanted { url: shown, digest, credentials })
+        let credentials = Credentials::and(said.credentials.as_ref(), credentials);
+        Some(Wanted { url: url[..url::Position::AfterPath].to_owned(), digest, credentials })
     }
 }
 
@@ -247,7 +251,8 @@ mod tests {
         );
         assert_eq!(digest(&learned), Some(1));
         learned.files(&other, None, &[named("https://f.example/a.whl", 2)]);
-        assert_eq!(digest(&learned), Some(2));
+        assert_eq!(digest(&learned), None, "they contradict each other");
+        learned.files(&other, None, &[named("https://f.example/a.whl", 3)]);
         learned.files(&index, None, &[named("https://f.example/a.whl", 3)]);
         assert_eq!(digest(&learned), Some(3));
         assert!(
@@ -269,6 +274,10 @@ mod tests {
                 learned.files(&at(&format!("https://i.example/{index}/")), None, &many);
             }
             assert!(learned.said.len() <= 2);
+            for index in 0..MOST_INDEXES + 9 {
+                learned.files(&at(&format!("https://i.example/empty/{index}")), None, &[]);
+            }
+            assert!(learned.said.len() <= 2, "what says nothing is not remembered");
         }
         assert_eq!(room.0.load(Ordering::Relaxed), MOST_OF_ALL);
         assert!(all[9].said.is_empty(), "no room is left");

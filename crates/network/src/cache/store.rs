@@ -1,13 +1,15 @@
-//! Where files are kept: each under the hash of where it comes from, what it is, and who may have it.
+//! Where files are kept: each under the hash of its address, what it is, and who may have it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use belljar_core::{CACHE, Tenant};
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use url::Url;
@@ -21,6 +23,8 @@ pub const DEFAULT_LIMIT: u64 = 10 << 30;
 const LARGEST: u64 = 4 << 30;
 /// So much of the disk stays free.
 const LEFT_FREE: u64 = 1 << 30;
+/// How often it is looked whether it does, in bytes of a file.
+const LOOKED_EVERY: u64 = 16 << 20;
 /// The longest label of a file.
 const LONGEST_LABEL: u64 = 16 * 1024;
 
@@ -55,12 +59,14 @@ pub struct Store {
     directory: PathBuf,
     /// How many bytes there are, as far as that is known.
     total: Mutex<Option<u64>>,
+    /// How many are on their way.
+    on_the_way: Arc<AtomicU64>,
 }
 
 impl Store {
     /// That of a data directory.
     pub fn of(home: &Path) -> Self {
-        Self { directory: home.join(CACHE), total: Mutex::default() }
+        Self { directory: home.join(CACHE), total: Mutex::default(), on_the_way: Arc::default() }
     }
 
     fn objects(&self) -> PathBuf {
@@ -73,17 +79,15 @@ impl Store {
 
     /// Where a file is, if it is there.
     fn path(&self, wanted: &Wanted, tenant: Option<&Tenant>) -> Option<PathBuf> {
-        let origin = wanted.url.parse::<Url>().ok()?.origin();
-        if !origin.is_tuple() {
-            return None;
-        }
+        // The address as everybody writes it.
+        let url = wanted.url.parse::<Url>().ok().filter(|url| url.origin().is_tuple())?;
         let private = wanted.credentials.as_ref().map(|credentials| {
             let whose = tenant.map(|tenant| tenant.0.as_str());
             [if whose.is_some() { "tenant" } else { "nobody" }, whose.unwrap_or(""), credentials.as_str()]
         });
         let mut hasher = blake3::Hasher::new();
-        let (origin, digest) = (origin.ascii_serialization(), wanted.digest.to_string());
-        for part in [origin.as_str(), &digest].into_iter().chain(private.into_iter().flatten()) {
+        let digest = wanted.digest.to_string();
+        for part in [url.as_str(), &digest].into_iter().chain(private.into_iter().flatten()) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -94,11 +98,11 @@ impl Store {
     /// Opens a file at its content, and says how long that is; nothing if there is none.
     pub(crate) fn open(&self, wanted: &Wanted, tenant: Option<&Tenant>) -> io::Result<Option<(File, u64)>> {
         let Some(path) = self.path(wanted, tenant) else { return Ok(None) };
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
+        let Some(Ok((file, _, offset))) = look_into(&path) else {
+            // What is there and is none of ours is in the way.
+            let _ = fs::remove_file(&path);
+            return Ok(None);
         };
-        let (_, offset) = label(&file)?;
         let length = file.metadata()?.len().saturating_sub(offset);
         (&file).seek(SeekFrom::Start(offset))?;
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -123,19 +127,18 @@ impl Store {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         file.write_all(&line)?;
-        let room = rustix::fs::statvfs(&self.directory)?;
-        let free = room.f_bavail.saturating_mul(room.f_frsize).saturating_sub(LEFT_FREE);
-        let most = LARGEST.min(self.limit() / 2).min(free);
-        Ok(Arriving { file, path, check: wanted.digest.check(), left: most })
+        let most = LARGEST.min(self.limit() / 2);
+        let taken = OnTheWay(self.on_the_way.clone(), 0);
+        Ok(Arriving { file, path, check: wanted.digest.check(), most, taken })
     }
 
     /// Keeps a file that has arrived, if it is what it was said to be.
     pub(crate) fn keep(&self, arriving: Arriving) -> io::Result<bool> {
-        let Arriving { file, path, check, .. } = arriving;
+        let Arriving { file, path, check, taken, .. } = arriving;
         if !check.is_right() {
             return Ok(false);
         }
-        let bytes = file.as_file().metadata()?.len();
+        let bytes = occupied(file.as_file().metadata()?.len());
         if let Some(directory) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
@@ -151,6 +154,7 @@ impl Store {
         };
         let limit = self.limit();
         *total = Some(if sum > limit { self.shrink(limit / 10 * 9)? } else { sum });
+        drop(taken);
         Ok(true)
     }
 
@@ -187,11 +191,11 @@ impl Store {
         for directory in entries(&self.objects())? {
             for path in entries(&directory)? {
                 // One that is removed meanwhile is not an error, and one that is broken is nobody's.
-                let Ok(file) = File::open(&path) else { continue };
-                let (Ok((label, _)), Ok(metadata)) = (label(&file), file.metadata()) else { continue };
+                let Some(Ok((file, label, _))) = look_into(&path) else { continue };
+                let Ok(metadata) = file.metadata() else { continue };
                 let Label { url, digest, private } = label;
                 let used_ms = metadata.mtime().saturating_mul(1000) + metadata.mtime_nsec() / 1_000_000;
-                all.push(Kept { url, digest, private, bytes: metadata.len(), used_ms, path });
+                all.push(Kept { url, digest, private, bytes: occupied(metadata.len()), used_ms, path });
             }
         }
         all.sort_by(|one, other| one.url.cmp(&other.url).then_with(|| one.path.cmp(&other.path)));
@@ -201,6 +205,14 @@ impl Store {
     /// Removes a file; the next who asks for it has it from its registry.
     pub fn remove(&self, kept: &Kept) -> io::Result<()> {
         match fs::remove_file(&kept.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes everything that is there, whatever it is.
+    pub fn clear(&self) -> io::Result<()> {
+        match fs::remove_dir_all(self.objects()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -234,6 +246,28 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
+/// How much of the disk a file of this length takes, with what is written down of it elsewhere.
+fn occupied(length: u64) -> u64 {
+    const BLOCK: u64 = 4096;
+    length.div_ceil(BLOCK).saturating_add(1).saturating_mul(BLOCK)
+}
+
+/// A file with its label, and where its content begins; nothing if there is none. Nobody waits for what is not a file.
+fn look_into(path: &Path) -> Option<io::Result<(File, Label, u64)>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return None,
+        file => file.map(File::from).map_err(io::Error::from),
+    };
+    Some(file.and_then(|file| {
+        if !file.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (label, offset) = label(&file)?;
+        Ok((file, label, offset))
+    }))
+}
+
 /// What stands at the beginning of a file, and where its content begins.
 fn label(file: &File) -> io::Result<(Label, u64)> {
     let mut line = Vec::new();
@@ -247,13 +281,38 @@ pub(crate) struct Arriving {
     file: NamedTempFile,
     path: PathBuf,
     check: Check,
-    left: u64,
+    most: u64,
+    taken: OnTheWay,
+}
+
+/// Bytes that are on their way, until this is dropped.
+#[derive(Debug)]
+struct OnTheWay(Arc<AtomicU64>, u64);
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 impl Arriving {
     /// More of it.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.left = self.left.checked_sub(bytes.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        let more = bytes.len() as u64;
+        // All that are on their way together take no more than one may.
+        let OnTheWay(all, written) = &mut self.taken;
+        let all = all.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        let is_looked_at = *written == 0 || (*written + more) / LOOKED_EVERY > *written / LOOKED_EVERY;
+        *written += more;
+        if all > self.most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if is_looked_at {
+            let room = rustix::fs::fstatvfs(self.file.as_file())?;
+            if room.f_bavail.saturating_mul(room.f_frsize) < LEFT_FREE {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
         self.check.push(bytes);
         self.file.write_all(bytes)
     }
@@ -296,9 +355,13 @@ mod tests {
         assert!(bring(&store, &file, None, b"the content"));
         assert_eq!(content(&store, &file, None).unwrap(), b"the content");
         assert!(bring(&store, &file, None, b"the content"), "twice is no error");
-        // The same from the same host under another name; not from another host.
-        assert!(content(&store, &wanted("https://f.example/b.whl", b"the content"), None).is_some());
-        for other in ["https://g.example/a.whl", "http://f.example/a.whl", "https://f.example:444/a.whl"] {
+        // Nowhere else: an address can be a secret.
+        for other in [
+            "https://f.example/b.whl",
+            "https://g.example/a.whl",
+            "http://f.example/a.whl",
+            "https://f.example:444/a.whl",
+        ] {
             assert_eq!(content(&store, &wanted(other, b"the content"), None), None, "{other}");
         }
         store.discard(&file, None);
@@ -338,6 +401,14 @@ mod tests {
         let mut arriving = store.begin(&wanted("https://f.example/x", &big), None).unwrap();
         assert_eq!(arriving.push(&big).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         drop(arriving);
+        assert_eq!(store.on_the_way.load(Ordering::Relaxed), 0);
+        // Several at once have no more room than one.
+        let mut both: Vec<_> = (0..2)
+            .map(|n| store.begin(&wanted(&format!("https://f.example/{n}"), &[]), None).unwrap())
+            .collect();
+        both[0].push(&big[..30_000]).unwrap();
+        assert_eq!(both[1].push(&big[..30_000]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        drop(both);
         for number in 0..10_u8 {
             let content = vec![number; 20_000];
             assert!(bring(&store, &wanted(&format!("https://f.example/{number}"), &content), None, &content));
@@ -358,7 +429,14 @@ mod tests {
         let path = store.list().unwrap()[0].path.clone();
         fs::write(&path, b"no label").unwrap();
         assert!(store.list().unwrap().is_empty());
-        assert!(store.open(&file, None).is_err());
+        assert!(store.open(&file, None).unwrap().is_none());
+        assert!(bring(&store, &file, None, b"a"), "it was in the way");
+        assert_eq!(content(&store, &file, None).unwrap(), b"a");
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR).unwrap();
+        assert!(store.list().unwrap().is_empty());
+        assert!(store.open(&file, None).unwrap().is_none());
+        store.clear().unwrap();
         assert!(store.path(&Wanted { url: "data:x".into(), ..file }, None).is_none());
     }
 }

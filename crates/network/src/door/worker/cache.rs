@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use belljar_core::{Rule, SandboxId};
 use bytes::{Buf, Bytes, BytesMut};
-use flate2::read::MultiGzDecoder;
+use flate2::read::GzDecoder;
 use hyper::body::{Frame, SizeHint};
 use hyper::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue,
@@ -28,13 +29,21 @@ use crate::policy::{Destination, decide};
 
 /// The longest index that is read, as it comes and unpacked.
 const LONGEST_INDEX: usize = 16 << 20;
-const LONGEST_UNPACKED: u64 = 64 << 20;
-/// How many indexes are read at a time, of all sandboxes: each takes as much memory as that.
-pub(super) const MOST_INDEXES: usize = 8;
+const LONGEST_UNPACKED: u64 = 32 << 20;
+/// How much is heard of indexes at a time, of all sandboxes and of one; in units.
+const UNIT: usize = 64 << 10;
+const MOST_HEARD: usize = (128 << 20) / UNIT;
+const MOST_HEARD_OF_ONE: usize = (32 << 20) / UNIT;
+/// How many are understood at a time: each takes a few times its length.
+const MOST_READ: usize = 2;
+/// How long whoever asks for a file waits for indexes that came before to be understood.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest address that is looked for.
+const LONGEST_URL: usize = 2048;
 /// How many files of one sandbox are brought at a time.
 const MOST_BROUGHT: usize = 8;
 /// How much of a file is read at a time.
-const CHUNK: usize = 128 * 1024;
+const CHUNK: usize = 16 * 1024;
 
 /// The header that says that an answer comes from here.
 const FROM_HERE: &str = "x-belljar-cache";
@@ -43,13 +52,15 @@ const FROM_HERE: &str = "x-belljar-cache";
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     room: Room,
-    /// Places for indexes that are read.
-    indexes: Arc<Semaphore>,
+    /// Room for what is heard, and places to understand it.
+    heard: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { room: Room::default(), indexes: Arc::new(Semaphore::new(MOST_INDEXES)) }
+        let [heard, reading] = [MOST_HEARD, MOST_READ].map(|most| Arc::new(Semaphore::new(most)));
+        Self { room: Room::default(), heard, reading }
     }
 }
 
@@ -63,7 +74,9 @@ pub(super) struct Cache {
     learned: Mutex<Learned>,
     /// How many indexes are being read.
     reading: watch::Sender<usize>,
-    indexes: Arc<Semaphore>,
+    /// Room for what is heard, its own and of all, and places to understand it.
+    heard: [Arc<Semaphore>; 2],
+    places: Arc<Semaphore>,
     brought: Arc<Semaphore>,
 }
 
@@ -82,7 +95,8 @@ impl Cache {
             of,
             learned: Mutex::new(Learned::new(shared.room)),
             reading: watch::Sender::new(0),
-            indexes: shared.indexes,
+            heard: [Arc::new(Semaphore::new(MOST_HEARD_OF_ONE)), shared.heard],
+            places: shared.reading,
             brought: Arc::new(Semaphore::new(MOST_BROUGHT)),
         }
     }
@@ -105,13 +119,18 @@ impl Cache {
         }
         let scheme = if asked.tls { "https" } else { "http" };
         let url: Url = format!("{scheme}://{}:{}{}", asked.host, asked.port, asked.target).parse().ok()?;
+        // What could be read in two ways is neither.
+        if url[url::Position::BeforePath..] != asked.target || url.as_str().len() > LONGEST_URL {
+            return None;
+        }
         let credentials = credentials(&url, headers);
         Some(Question { url, credentials })
     }
 
     /// What must be found at an address, as far as indexes have said, once those that came before have been read.
     pub(super) async fn wanted(&self, question: &Question) -> Option<Wanted> {
-        let _ = self.reading.subscribe().wait_for(|count| *count == 0).await;
+        let mut reading = self.reading.subscribe();
+        tokio::time::timeout(PATIENCE, reading.wait_for(|count| *count == 0)).await.ok()?.ok()?;
         self.learned().wanted(&question.url, question.credentials.as_ref())
     }
 
@@ -123,6 +142,10 @@ impl Cache {
     pub(super) async fn find(self: &Arc<Self>, wanted: &Wanted) -> Option<Response<FromDisk>> {
         let (file, length) =
             self.outbox.handed(|serial| self.word(wanted.clone(), Wish::Find { serial })).await?;
+        if length == 0 && !wanted.digest.check().is_right() {
+            self.outbox.say(self.word(wanted.clone(), Wish::Discard)).await;
+            return None;
+        }
         let body = FromDisk::new(self.clone(), wanted.clone(), file, length);
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -175,9 +198,8 @@ impl Cache {
         if !may_be_one(&question.url, content_type, self.learned().registries()) {
             return None;
         }
-        let place = self.indexes.clone().try_acquire_owned().ok()?;
-        let (content_type, heard) = (content_type.to_owned(), Vec::new());
-        Some(Overheard { cache: self.clone(), question, content_type, is_packed, heard, place })
+        let (content_type, heard, room) = (content_type.to_owned(), Vec::new(), Vec::new());
+        Some(Overheard { cache: self.clone(), question, content_type, is_packed, heard, room })
     }
 
     /// Learns from an index.
@@ -193,7 +215,12 @@ impl Cache {
 
 /// Asks for answers in a form that can be read: as plain as the client takes them.
 pub(super) fn ask_plainly(headers: &mut HeaderMap) {
-    let takes = |value: &HeaderValue| value.to_str().is_ok_and(|list| list.contains("gzip"));
+    let is_gzip = |word: &str| {
+        let (name, quality) = word.split_once(';').unwrap_or((word, ""));
+        let quality = quality.trim().strip_prefix("q=").and_then(|quality| quality.parse::<f32>().ok());
+        name.trim() == "gzip" && quality.is_none_or(|quality| quality > 0.0)
+    };
+    let takes = |value: &HeaderValue| value.to_str().is_ok_and(|list| list.split(',').any(is_gzip));
     let is_packed = headers.get_all(ACCEPT_ENCODING).iter().any(takes);
     let encoding = HeaderValue::from_static(if is_packed { "gzip" } else { "identity" });
     headers.insert(ACCEPT_ENCODING, encoding);
@@ -241,27 +268,38 @@ pub(super) struct Overheard {
     content_type: String,
     is_packed: bool,
     heard: Vec<u8>,
-    place: OwnedSemaphorePermit,
+    /// As much as was heard takes.
+    room: Vec<OwnedSemaphorePermit>,
 }
 
 impl Overheard {
     fn hear(&mut self, bytes: &[u8]) -> bool {
         self.heard.extend_from_slice(bytes);
+        while self.heard.len() > self.room.len() / 2 * UNIT {
+            let [own, all] = self.cache.heard.clone().map(Semaphore::try_acquire_owned);
+            let (Ok(own), Ok(all)) = (own, all) else { return false };
+            self.room.extend([own, all]);
+        }
         self.heard.len() <= LONGEST_INDEX
     }
 
     /// Reads it. Whoever asks for a file waits for that.
     fn end(self) {
-        let Self { cache, question, content_type, is_packed, heard, place } = self;
+        let Self { cache, question, content_type, is_packed, heard, room } = self;
         cache.reading.send_modify(|count| *count += 1);
+        let places = cache.places.clone();
         let reading = Reading(cache);
-        drop(tokio::task::spawn_blocking(move || {
-            let _place = place;
+        let read = move || {
+            let _room = room;
             match unpacked(heard, is_packed) {
                 Ok(body) => reading.0.learn(question, &content_type, &body),
                 Err(error) => tracing::debug!(%error, "an index cannot be read"),
             }
-        }));
+        };
+        tokio::spawn(async move {
+            let _place = places.acquire().await;
+            let _ = tokio::task::spawn_blocking(read).await;
+        });
     }
 }
 
@@ -279,7 +317,7 @@ fn unpacked(bytes: Vec<u8>, is_packed: bool) -> io::Result<Vec<u8>> {
         return Ok(bytes);
     }
     let mut unpacked = Vec::new();
-    MultiGzDecoder::new(&bytes[..]).take(LONGEST_UNPACKED + 1).read_to_end(&mut unpacked)?;
+    GzDecoder::new(&bytes[..]).take(LONGEST_UNPACKED + 1).read_to_end(&mut unpacked)?;
     if unpacked.len() as u64 > LONGEST_UNPACKED {
         return Err(io::ErrorKind::FileTooLarge.into());
     }

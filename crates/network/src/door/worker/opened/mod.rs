@@ -519,26 +519,28 @@ impl Passing {
         let is_brought =
             policy.rules().is_some_and(|rules| decide::is_brought(rules, &own.destination, own.port));
         // What the gateway asks with its keys is nobody else's.
-        let cache = connection.served.cache.as_ref().filter(|_| !is_brought);
+        let cache = connection.served.cache.as_ref().filter(|_| !is_brought && body.is_end_stream());
         let question = cache.and_then(|cache| Some((cache, cache.question(asked, &parts.headers)?)));
         let wanted = match &question {
             Some((cache, question)) => cache.wanted(question).await,
             None => None,
         };
-        if let (Some((cache, _)), Some(wanted)) = (&question, &wanted)
-            && let Some(kept) = cache.find(wanted).await
-        {
-            // The policy may have changed meanwhile.
-            decide::request(&*connection.policy()?, own, asked.request())?;
-            self.begin(asked, &parts.headers, None).await;
-            self.is_answered.store(true, Ordering::Relaxed);
-            return Ok(kept.map(Source::Disk));
-        }
         let mut upstream =
             upstreams.get(connection, (self.opened.speech, is_brought), &allowed, counts).await?;
         upstream.peer.judge(&*connection.policy()?, &allowed)?;
         if let Some((_, peer)) = self.opened.under_way().get_mut(&self.serial) {
             *peer = Some(upstream.peer);
+        }
+        // What is kept is had by those who could ask for it now.
+        if let (Some((cache, _)), Some(wanted)) = (&question, &wanted)
+            && let Some(kept) = cache.find(wanted).await
+        {
+            let policy = connection.policy()?;
+            upstream.peer.judge(&policy, &decide::request(&policy, own, asked.request())?)?;
+            self.begin(asked, &parts.headers, upstream.peer.address()).await;
+            upstreams.give_back(upstream);
+            self.is_answered.store(true, Ordering::Relaxed);
+            return Ok(kept.map(Source::Disk));
         }
         if connection.served.recorder.is_some() {
             // What comes back is looked into, by whoever reads the recording and by ourselves.
