@@ -23,6 +23,7 @@ mod nothing_else;
 mod opened;
 mod opened_attacks;
 mod recording;
+mod recording_attacks;
 mod recording_files;
 mod rootless;
 mod tenants;

@@ -28,6 +28,7 @@ server.on('request', (request, response) => {
     fs.appendFileSync(log, `${request.httpVersion} ${request.method} ${host} ${request.url} [${request.headers.authorization || ''}]\\n`);
     if (request.url === '/v1/long') { response.write('begun\\n'); return; }
     if (request.url === '/v1/hang') { return; }
+    if (request.url === '/v1/trailers') { response.write('body\\n'); response.addTrailers({ 'x-late': 'late-value' }); response.end(); return; }
     if (request.url === '/v1/big') { response.end(Buffer.alloc(8 << 20)); return; }
     if (request.url.startsWith('/private/') && request.headers.authorization !== 'Basic YW5uOnNlY3JldA==') {
       response.statusCode = 401; response.setHeader('www-authenticate', 'Basic'); response.end(); return;

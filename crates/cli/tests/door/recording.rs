@@ -24,7 +24,7 @@ print(s.recv(100)); s.sendall(b'hello\\n'); print(s.recv(100)); s.sendall(b'more
 curl -sS http://nowhere.test/ || echo none";
 
 /// A host that has the first word.
-fn talker(address: &str) {
+pub fn talker(address: &str) {
     let listener = listen(address);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
@@ -39,7 +39,7 @@ fn talker(address: &str) {
     });
 }
 
-fn remove(world: &World, id: &str) {
+pub fn remove(world: &World, id: &str) {
     assert!(world.run(&["rm", "-f", id]).status.success());
 }
 
@@ -334,7 +334,7 @@ def serve(s):
     key = [l.split(b':')[1].strip() for l in head.split(b'\\r\\n') if l.lower().startswith(b'sec-websocket-key')][0]
     accept = base64.b64encode(hashlib.sha1(key + b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11').digest())
     s.sendall(b'HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Accept: ' + accept + b'\\r\\n\\r\\n')
-    s.sendall(b'\\x81\\x05hello')
+    s.sendall(b'\\x81\\x05' + (b'packs' if b'extensions' in head.lower() else b'hello'))
     while True:
         two = s.recv(2, socket.MSG_WAITALL)
         if len(two) < 2: return s.close()
@@ -344,11 +344,21 @@ def serve(s):
 l = socket.create_server((sys.argv[1], 80)); print('ready', flush=True)
 while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()";
 
+pub fn echo() -> Program {
+    let mut command = Command::new("python3");
+    command.args(["-c", ECHO, SERVER]).stdout(std::process::Stdio::piped());
+    let mut child = where_it_is(SERVER, || command.spawn().unwrap());
+    let mut ready = [0; 6];
+    child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
+    Program(child)
+}
+
 /// A client of it, which masks what it says with other numbers each time.
-const SPEAK: &str = "import base64, os, socket, sys
+pub const SPEAK: &str = "import base64, os, socket, sys
 s = socket.create_connection(('server.test', 80), timeout=20)
 key = base64.b64encode(os.urandom(16)).decode()
-s.sendall(f'GET /ws?x=1 HTTP/1.1\\r\\nHost: server.test\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Key: {key}\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n'.encode())
+s.sendall(f'GET /ws?x=1 HTTP/1.1\\r\\nHost: server.test\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Key: {key}\\r\\nSec-WebSocket-Version: 13\\r\\nSec-WebSocket-Extensions: permessage-deflate\\r\\n\\r\\n'.encode())
 head = b''
 while b'\\r\\n\\r\\n' not in head: head += s.recv(1)
 print(head.split()[1])
@@ -362,13 +372,7 @@ for word in sys.argv[1:]:
 #[test]
 fn web_sockets_are_the_same_again() {
     let world = World::new();
-    let mut command = Command::new("python3");
-    command.args(["-c", ECHO, SERVER]).stdout(std::process::Stdio::piped());
-    let mut child = where_it_is(SERVER, || command.spawn().unwrap());
-    let mut ready = [0; 6];
-    child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    assert_eq!(&ready, b"ready\n");
-    let server = Program(child);
+    let server = echo();
     let speak =
         |id: &str, words: &[&str]| world.json(&[&["exec", id, "--", "python3", "-c", SPEAK], words].concat());
     let id = world.create(&["--allow", "server.test", "--record", "ws"]);

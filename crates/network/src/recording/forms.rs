@@ -13,8 +13,10 @@ pub(super) const SHORTEST: usize = 6;
 /// What is longer is looked for in parts, so that no form is long.
 const PART: usize = 128;
 
-/// What stays as it is in percent-encoding, beside letters and digits: by the standard, in paths, and as browsers and forms have it.
-const PLAIN: [&[u8]; 4] = [b"-_.~", b"-_.~/", b"-_.!~*'()", b"*-._"];
+/// What stays as it is in percent-encoding, beside letters and digits: by the standard, with slashes, in paths, and as browsers and forms
+/// have it.
+const PLAIN: [&[u8]; 6] =
+    [b"-_.~", b"-_.~/", b"-_.~!$&'()*+,;=:@/", b"-_.!~*'()", b"-_.!~*'();/?:@&=+$,#", b"*-._"];
 /// What JSON is written with beside what must be: nothing, as Go has it, and as .NET has it.
 const ESCAPED: [&[u8]; 3] = [b"", b"<>&", b"<>&'+`"];
 /// How HTML has quotation marks and apostrophes.
@@ -48,7 +50,9 @@ fn of_part(part: &[u8], forms: &mut Vec<Vec<u8>>) {
         for escaped in ESCAPED {
             forms.extend([false, true].map(|slash| json(part, escaped, slash, upper)));
         }
-        forms.push(part.iter().flat_map(|byte| hex(*byte, upper)).collect());
+        let mut digits = Vec::with_capacity(part.len() * 2);
+        part.iter().for_each(|byte| hex(*byte, upper, &mut digits));
+        forms.push(digits);
     }
     forms.extend(QUOTES.map(|quotes| html(part, quotes)));
     if let Ok(text) = std::str::from_utf8(part) {
@@ -64,39 +68,49 @@ fn of_part(part: &[u8], forms: &mut Vec<Vec<u8>>) {
     }
 }
 
-fn hex(byte: u8, upper: bool) -> Vec<u8> {
-    if upper { format!("{byte:02X}") } else { format!("{byte:02x}") }.into_bytes()
+/// Writes a byte in two digits.
+fn hex(byte: u8, upper: bool, out: &mut Vec<u8>) {
+    let digits = if upper { b"0123456789ABCDEF" } else { b"0123456789abcdef" };
+    out.extend([byte >> 4, byte & 15].map(|digit| digits[usize::from(digit)]));
 }
 
 fn percent(bytes: &[u8], plain: &[u8], plus: bool, upper: bool) -> Vec<u8> {
-    let encode = |byte: &u8| match byte {
-        byte if byte.is_ascii_alphanumeric() || plain.contains(byte) => vec![*byte],
-        b' ' if plus => vec![b'+'],
-        byte => [vec![b'%'], hex(*byte, upper)].concat(),
-    };
-    bytes.iter().flat_map(encode).collect()
+    let mut out = Vec::with_capacity(bytes.len() * 3);
+    for byte in bytes {
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || plain.contains(byte) => out.push(*byte),
+            b' ' if plus => out.push(b'+'),
+            byte => {
+                out.push(b'%');
+                hex(*byte, upper, &mut out);
+            }
+        }
+    }
+    out
 }
 
 fn json(bytes: &[u8], escaped: &[u8], slash: bool, upper: bool) -> Vec<u8> {
-    let unit = |unit: u16| {
-        let digits = unit.to_be_bytes().into_iter().flat_map(|byte| hex(byte, upper));
-        [b'\\', b'u'].into_iter().chain(digits).collect::<Vec<u8>>()
+    let mut out = Vec::with_capacity(bytes.len() * 2);
+    let unit = |unit: u16, out: &mut Vec<u8>| {
+        out.extend(b"\\u");
+        unit.to_be_bytes().iter().for_each(|byte| hex(*byte, upper, out));
     };
-    let encode = |character: char| match character {
-        '"' | '\\' => vec![b'\\', character as u8],
-        '/' if slash => b"\\/".to_vec(),
-        '\n' => b"\\n".to_vec(),
-        '\r' => b"\\r".to_vec(),
-        '\t' => b"\\t".to_vec(),
-        character if character < ' ' => unit(character as u16),
-        character if character.is_ascii() && !escaped.contains(&(character as u8)) => vec![character as u8],
-        // Those who escape what must not be leave nothing else as it is.
-        character if !escaped.is_empty() => {
-            character.encode_utf16(&mut [0; 2]).iter().flat_map(|half| unit(*half)).collect()
+    for character in String::from_utf8_lossy(bytes).chars() {
+        let must_be = character < ' ' || character.is_ascii() && escaped.contains(&(character as u8));
+        match character {
+            '"' | '\\' => out.extend([b'\\', character as u8]),
+            '/' if slash => out.extend(b"\\/"),
+            '\n' => out.extend(b"\\n"),
+            '\r' => out.extend(b"\\r"),
+            '\t' => out.extend(b"\\t"),
+            // Those who escape what need not be escape all that is not ASCII.
+            character if must_be || (!character.is_ascii() && !escaped.is_empty()) => {
+                character.encode_utf16(&mut [0; 2]).iter().for_each(|half| unit(*half, &mut out));
+            }
+            character => out.extend(character.encode_utf8(&mut [0; 4]).bytes()),
         }
-        character => character.to_string().into_bytes(),
-    };
-    String::from_utf8_lossy(bytes).chars().flat_map(encode).collect()
+    }
+    out
 }
 
 fn html(bytes: &[u8], [quote, apostrophe]: [&str; 2]) -> Vec<u8> {

@@ -71,10 +71,10 @@ const PARAMETERS: [&str; 10] =
 const SHORTEST_LEARNED: usize = 8;
 /// One that is shorter, or has a path in it, is not looked for in paths: whoever is recorded would hide its paths by it.
 const SHORTEST_IN_PATHS: usize = 12;
-/// What is longer is learned no further.
+/// So many bytes are learned of one request, and no more of what is longer.
 const LONGEST_LEARNED: usize = 4 << 10;
-/// The most that are learned, and the most bytes of all of them.
-const MOST_LEARNED: (usize, usize) = (256, 32 << 10);
+/// The most that are learned, and the most bytes of all of them: whoever is recorded decides, and others wait.
+const MOST_LEARNED: (usize, usize) = (256, 16 << 10);
 /// So many digits after the beginning of a token are not there by chance.
 const FEWEST: usize = 16;
 /// The longest run of digits that is taken for one.
@@ -175,15 +175,16 @@ impl Veil {
         let asked = pairs.filter(|(name, _)| is_secret_parameter(name));
         let asked = asked.flat_map(|(_, value)| [value.to_owned(), decoded(value)]);
         let known = self.known();
-        let mut new: Vec<String> = Vec::new();
+        let (mut new, mut left): (Vec<String>, _) = (Vec::new(), LONGEST_LEARNED);
         for mut value in carried.chain(asked).filter(|value| value.len() >= SHORTEST_LEARNED) {
-            while value.len() > LONGEST_LEARNED {
-                value.pop();
-            }
+            shorten(&mut value, LONGEST_LEARNED);
             if !known.has_learned(&value) && !new.contains(&value) {
+                shorten(&mut value, left);
+                left -= value.len();
                 new.push(value);
             }
         }
+        new.retain(|value| value.len() >= SHORTEST_LEARNED);
         if !new.is_empty() {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
             *known = Arc::new(known.with(new));
@@ -263,9 +264,10 @@ impl Veil {
 
 /// A text without these words.
 fn veiled(words: &Arc<Words>, text: &str) -> String {
-    let mut veiling = Veiling::new(words.clone());
-    let mut bytes = veiling.pass(text.as_bytes());
-    bytes.extend(veiling.finish());
+    let mut redactor = Redactor::across_lines(words.clone());
+    redactor.add(text.as_bytes());
+    let mut bytes = redactor.finish();
+    hide(&mut bytes, true);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -284,6 +286,12 @@ fn without_parameters(address: &str, ends: &[char]) -> String {
         is_parameter = part.ends_with(['?', '&', '#']);
     }
     out
+}
+
+fn shorten(value: &mut String, most: usize) {
+    while value.len() > most {
+        value.pop();
+    }
 }
 
 /// The credentials in a header: behind the word for their kind, or each of several; and a password that is packed with a name.
@@ -598,9 +606,9 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), "*********************.");
         let mut veiling = veil.veiling();
         let mut out = veiling.pass_framed(b"HHshort-HHse", &[0..2, 8..10]);
-        out.extend(veiling.pass_framed(b"Hcret.", &[0..1]));
+        out.extend(veiling.pass_framed(b"HcreHt.", &[0..1, 4..5]));
         out.extend(veiling.finish());
-        assert_eq!(String::from_utf8_lossy(&out), "HH******HH**H****.");
+        assert_eq!(String::from_utf8_lossy(&out), "HH******HH**H***H*.");
     }
 
     #[test]

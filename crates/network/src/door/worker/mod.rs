@@ -276,7 +276,7 @@ impl Worker {
             }
         };
         served.limits.set_tenant(tenant);
-        let mut tasks = Vec::new();
+        let mut tasks = vec![tokio::spawn(served.clone().tell_of_recording())];
         let mut sockets = sockets.into_iter();
         while let (Some(tcp), Some(questions)) = (sockets.next(), sockets.next()) {
             match listener(tcp) {

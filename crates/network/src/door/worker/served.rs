@@ -267,6 +267,14 @@ impl Served {
         }
     }
 
+    /// Tells that its recording has ended before its time, when that is so.
+    pub(super) async fn tell_of_recording(self: Arc<Self>) {
+        let Some(recorder) = &self.recorder else { return };
+        let why = recorder.ends().await;
+        let trip = self.trip(None, FlowKind::Tcp, "*".into(), None);
+        trip.failed(format!("the recording ended: {why}")).await;
+    }
+
     pub(super) async fn say(&self, word: Word) {
         self.outbox.say(word).await;
     }
