@@ -133,7 +133,7 @@ impl Check {
     }
 
     /// Whether all that came has it.
-    pub(crate) fn is_right(self) -> bool {
+    pub(crate) fn passes(self) -> bool {
         let found: &[u8] = match self.state {
             State::Sha256(state) => &state.finalize(),
             State::Sha512(state) => &state.finalize(),
@@ -172,14 +172,14 @@ mod tests {
     #[test]
     fn what_has_another_hash_is_seen() {
         let digest = Digest::from_hex("sha256", EMPTY).unwrap();
-        assert!(digest.check().is_right());
+        assert!(digest.check().passes());
         let mut check = digest.check();
         check.push(b"x");
-        assert!(!check.is_right());
+        assert!(!check.passes());
         let sha512 = Digest::Sha512(sha2::Sha512::digest(b"ab").into());
         let mut check = sha512.check();
         check.push(b"a");
         check.push(b"b");
-        assert!(check.is_right());
+        assert!(check.passes());
     }
 }

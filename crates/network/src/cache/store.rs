@@ -135,7 +135,7 @@ impl Store {
     /// Keeps a file that has arrived, if it is what it was said to be.
     pub(crate) fn keep(&self, arriving: Arriving) -> io::Result<bool> {
         let Arriving { file, path, check, taken, .. } = arriving;
-        if !check.is_right() {
+        if !check.passes() {
             return Ok(false);
         }
         let bytes = occupied(file.as_file().metadata()?.len());

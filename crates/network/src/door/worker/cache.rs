@@ -142,7 +142,7 @@ impl Cache {
     pub(super) async fn find(self: &Arc<Self>, wanted: &Wanted) -> Option<Response<FromDisk>> {
         let (file, length) =
             self.outbox.handed(|serial| self.word(wanted.clone(), Wish::Find { serial })).await?;
-        if length == 0 && !wanted.digest.check().is_right() {
+        if length == 0 && !wanted.digest.check().passes() {
             self.outbox.say(self.word(wanted.clone(), Wish::Discard)).await;
             return None;
         }
@@ -393,7 +393,7 @@ impl FromDisk {
             check.push(&bytes);
         }
         let is_over = self.left == 0 || count == 0;
-        if is_over && !(self.left == 0 && self.check.take().is_some_and(Check::is_right)) {
+        if is_over && !(self.left == 0 && self.check.take().is_some_and(Check::passes)) {
             let (outbox, word) =
                 (self.cache.outbox.clone(), self.cache.word(self.wanted.clone(), Wish::Discard));
             tokio::spawn(async move { outbox.say(word).await });

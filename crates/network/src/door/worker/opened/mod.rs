@@ -540,7 +540,7 @@ impl Passing {
             self.begin(asked, &parts.headers, upstream.peer.address()).await;
             upstreams.give_back(upstream);
             self.is_answered.store(true, Ordering::Relaxed);
-            return Ok(kept.map(Source::Disk));
+            return Ok(kept.map(|body| Source::Disk(Box::new(body))));
         }
         if connection.served.recorder.is_some() {
             // What comes back is looked into, by whoever reads the recording and by ourselves.
@@ -606,7 +606,7 @@ enum Source {
     /// The host, and whoever listens.
     Host { body: Incoming, upstream: Option<Upstream>, ear: Option<Ear> },
     /// The cache.
-    Disk(FromDisk),
+    Disk(Box<FromDisk>),
 }
 
 impl Source {
