@@ -664,7 +664,7 @@ mod tests {
     use hyper::header::{CONTENT_ENCODING, HeaderValue};
 
     use super::*;
-    use crate::recording::Reader;
+    use crate::recording::{Reader, What};
 
     const SECRET: &str = "s3cret/value+1";
 
@@ -783,6 +783,6 @@ mod tests {
         assert!(why.contains("as many bytes"), "{why}");
         assert!(conversation.hear(Way::Out).unwrap_err().to_string().contains(&why));
         let reader = Reader::new(file).unwrap();
-        assert_eq!(reader.entries().last().unwrap().kind, "full");
+        assert_eq!(reader.entries().last().unwrap().kind, What::Full);
     }
 }

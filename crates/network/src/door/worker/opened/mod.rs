@@ -572,7 +572,7 @@ impl Passing {
             }
             None => None,
         };
-        Ok(response.map(|body| Source::Host { body, upstream: Some(upstream), ear }))
+        Ok(response.map(|body| Source::Host(Box::new(FromHost { body, upstream: Some(upstream), ear }))))
     }
 
     /// Says that it begins, and begins to write it down.
@@ -601,10 +601,16 @@ impl Passing {
     }
 }
 
+/// A body that comes from the host, the connection that it comes on, and whoever listens.
+struct FromHost {
+    body: Incoming,
+    upstream: Option<Upstream>,
+    ear: Option<Ear>,
+}
+
 /// Where the body of an answer comes from.
 enum Source {
-    /// The host, and whoever listens.
-    Host { body: Incoming, upstream: Option<Upstream>, ear: Option<Ear> },
+    Host(Box<FromHost>),
     /// The cache.
     Disk(Box<FromDisk>),
 }
@@ -612,14 +618,14 @@ enum Source {
 impl Source {
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Host { body, .. } => body.is_end_stream(),
+            Self::Host(host) => host.body.is_end_stream(),
             Self::Disk(body) => body.left() == 0,
         }
     }
 
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let (body, ear) = match self {
-            Self::Host { body, ear, .. } => (body, ear),
+        let FromHost { body, ear, .. } = match self {
+            Self::Host(host) => &mut **host,
             Self::Disk(body) => {
                 return body.poll_frame(context).map(|frame| Some(frame?.map_err(Broken::from)));
             }
@@ -666,7 +672,7 @@ impl Body for Telling {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(bytes) = frame.data_ref() {
                     let tally = match this.source {
-                        Source::Host { .. } => &this.passing.received,
+                        Source::Host(_) => &this.passing.received,
                         Source::Disk(_) => &this.passing.cached,
                     };
                     tally.add(bytes.len() as u64);
@@ -677,11 +683,11 @@ impl Body for Telling {
             _ => {}
         }
         let is_over = matches!(polled, Poll::Ready(None)) || this.source.is_end_stream();
-        if let (true, Source::Host { upstream, ear, .. }) = (is_over, &mut this.source) {
-            if let Some(upstream) = upstream.take() {
+        if let (true, Source::Host(host)) = (is_over, &mut this.source) {
+            if let Some(upstream) = host.upstream.take() {
                 this.passing.opened.upstreams.give_back(upstream);
             }
-            if let Some(ear) = ear.take() {
+            if let Some(ear) = host.ear.take() {
                 ear.end();
             }
         }
@@ -694,7 +700,7 @@ impl Body for Telling {
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Host { body, .. } => body.size_hint(),
+            Source::Host(host) => host.body.size_hint(),
             Source::Disk(body) => body.size_hint(),
         }
     }
