@@ -17,13 +17,13 @@ use crate::cache::{Store, Wanted};
 use crate::channel::Channel;
 
 /// Files that are brought at a time; each takes a thread.
-const MOST_BROUGHT: usize = 64;
+const MOST_BROUGHT: usize = 128;
 /// Files that are looked for at a time.
 const MOST_LOOKED_FOR: usize = 16;
 /// How long whoever brings a file may be silent.
 const SILENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
 /// How much of a file may be on its way.
-const ON_ITS_WAY: usize = 1 << 20;
+const ON_ITS_WAY: usize = 256 << 10;
 
 /// What is kept for a sandbox, if anything is.
 pub(super) fn find_plan(directory: &Path) -> io::Result<Option<CachePlan>> {

@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest address that is looked for.
 const LONGEST_URL: usize = 2048;
 /// How many files of one sandbox are brought at a time.
-const MOST_BROUGHT: usize = 8;
+const MOST_BROUGHT: usize = 32;
 /// How much of a file is read at a time.
 const CHUNK: usize = 16 * 1024;
 
