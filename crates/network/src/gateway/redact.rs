@@ -109,9 +109,12 @@ impl Words {
 }
 
 /// A word without the ends of lines in it, as it is looked for across them.
-pub fn without_lines(word: &[u8]) -> Vec<u8> {
+pub fn without_lines(word: Vec<u8>) -> Vec<u8> {
+    if memchr::memchr3(b'\r', b'\n', b'\\', &word).is_none() {
+        return word;
+    }
     let mut redactor = Redactor::across_lines(Arc::default());
-    redactor.add(word);
+    redactor.add(&word);
     redactor.end_escape();
     std::mem::take(&mut *redactor.text)
 }
@@ -290,7 +293,7 @@ mod tests {
                 assert_eq!(String::from_utf8_lossy(&out), expected, "{text} in pieces of {size}");
             }
         }
-        assert_eq!(without_lines(b"a\nb\\nc\\x\\"), b"abc\\x\\");
+        assert_eq!(without_lines(b"a\nb\\nc\\x\\".to_vec()), b"abc\\x\\");
     }
 
     /// However alike the words are, none is looked for by itself.

@@ -13,10 +13,18 @@ pub(super) const SHORTEST: usize = 6;
 /// What is longer is looked for in parts, so that no form is long.
 const PART: usize = 128;
 
-/// What stays as it is in percent-encoding, beside letters and digits: by the standard, with slashes, in paths, and as browsers and forms
-/// have it.
-const PLAIN: [&[u8]; 6] =
-    [b"-_.~", b"-_.~/", b"-_.~!$&'()*+,;=:@/", b"-_.!~*'()", b"-_.!~*'();/?:@&=+$,#", b"*-._"];
+/// By the standard, nothing else stays as it is in percent-encoding, beside letters and digits.
+const UNRESERVED: &[u8] = b"-_.~";
+/// What does, and whether a space is a plus: by the standard, as forms have it, with slashes, in paths, and as browsers have it.
+const PLAIN: [(&[u8], bool); 7] = [
+    (UNRESERVED, false),
+    (UNRESERVED, true),
+    (b"*-._", true),
+    (b"-_.~/", false),
+    (b"-_.~!$&'()*+,;=:@/", false),
+    (b"-_.!~*'()", false),
+    (b"-_.!~*'();/?:@&=+$,#", false),
+];
 /// What JSON is written with beside what must be: nothing, as Go has it, and as .NET has it.
 const ESCAPED: [&[u8]; 3] = [b"", b"<>&", b"<>&'+`"];
 /// How HTML has quotation marks and apostrophes.
@@ -30,23 +38,23 @@ pub(super) fn forms(value: &str) -> Vec<Word> {
     for part in bytes.chunks(bytes.len().div_ceil(count).max(1)) {
         of_part(part, &mut forms);
     }
-    let mut forms: Vec<Vec<u8>> = forms.iter().map(|form| without_lines(form)).collect();
+    let once = |forms: &mut Vec<Vec<u8>>| {
+        forms.sort();
+        forms.dedup();
+    };
+    once(&mut forms);
+    let mut forms: Vec<Vec<u8>> = forms.into_iter().map(without_lines).collect();
     forms.retain(|form| form.len() >= SHORTEST);
-    forms.sort();
-    forms.dedup();
+    once(&mut forms);
     forms.into_iter().map(|form| Arc::new(Zeroizing::new(form))).collect()
 }
 
 fn of_part(part: &[u8], forms: &mut Vec<Vec<u8>>) {
     forms.push(part.to_vec());
     for upper in [true, false] {
-        for plain in PLAIN {
-            for plus in [false, true] {
-                let once = percent(part, plain, plus, upper);
-                forms.push(percent(&once, PLAIN[0], false, upper));
-                forms.push(once);
-            }
-        }
+        forms.extend(PLAIN.map(|(plain, plus)| percent(part, plain, plus, upper)));
+        let once = percent(part, UNRESERVED, false, upper);
+        forms.push(percent(&once, UNRESERVED, false, upper));
         for escaped in ESCAPED {
             forms.extend([false, true].map(|slash| json(part, escaped, slash, upper)));
         }
@@ -61,7 +69,7 @@ fn of_part(part: &[u8], forms: &mut Vec<Vec<u8>>) {
     }
     for encoded in (0..3).flat_map(|before| base64(part, before)) {
         for upper in [true, false] {
-            forms.push(percent(&encoded, PLAIN[0], false, upper));
+            forms.push(percent(&encoded, UNRESERVED, false, upper));
         }
         forms.push(json(&encoded, b"", true, false));
         forms.push(encoded);
