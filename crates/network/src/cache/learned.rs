@@ -131,11 +131,20 @@ fn key(url: &str) -> Key {
 
 /// What one index said.
 #[derive(Debug)]
-struct Said {
+pub(crate) struct Said {
     index: Key,
     credentials: Option<Credentials>,
     /// By key.
     files: Vec<(Key, Digest)>,
+}
+
+impl Said {
+    /// What the index at an address, fetched with these credentials, says.
+    pub(crate) fn new(url: &Url, credentials: Option<Credentials>, named: &[Named]) -> Self {
+        let mut files: Vec<_> = named.iter().map(|named| (key(named.url.as_str()), named.digest)).collect();
+        files.sort_by_key(|(key, _)| *key);
+        Self { index: key(url.as_str()), credentials, files }
+    }
 }
 
 /// All that a sandbox has learned.
@@ -165,30 +174,28 @@ impl Learned {
         self.registries.push(registry);
     }
 
-    /// Takes in what the index at an address says, in place of what it said before. Where there is no room the oldest is forgotten.
-    pub(crate) fn files(&mut self, url: &Url, credentials: Option<Credentials>, named: &[Named]) {
-        let index = key(url.as_str());
+    /// Takes in what an index says, in place of what it said before. Where there is no room the oldest is forgotten.
+    pub(crate) fn files(&mut self, said: Said) {
+        let index = said.index;
         if let Some(place) = self.said.iter().position(|said| said.index == index) {
             self.forget(place);
         }
-        if named.is_empty() || named.len() > MOST_OWN {
+        if said.files.is_empty() || said.files.len() > MOST_OWN {
             return;
         }
         if self.said.len() >= MOST_INDEXES {
             self.forget(0);
         }
-        while self.said.iter().map(|said| said.files.len()).sum::<usize>() + named.len() > MOST_OWN {
+        while self.said.iter().map(|said| said.files.len()).sum::<usize>() + said.files.len() > MOST_OWN {
             self.forget(0);
         }
-        while !self.room.take(named.len()) {
+        while !self.room.take(said.files.len()) {
             if self.said.is_empty() {
                 return;
             }
             self.forget(0);
         }
-        let mut files: Vec<_> = named.iter().map(|named| (key(named.url.as_str()), named.digest)).collect();
-        files.sort_by_key(|(key, _)| *key);
-        self.said.push_back(Said { index, credentials, files });
+        self.said.push_back(said);
     }
 
     fn forget(&mut self, place: usize) {
@@ -244,16 +251,13 @@ mod tests {
         let file = at("https://f.example/a.whl");
         let digest = |learned: &Learned| learned.wanted(&file, None).map(|wanted| wanted.digest.bytes()[0]);
         assert_eq!(digest(&learned), None);
-        learned.files(
-            &index,
-            None,
-            &[named("https://f.example/a.whl", 1), named("https://f.example/b.whl", 9)],
-        );
+        let both = [named("https://f.example/a.whl", 1), named("https://f.example/b.whl", 9)];
+        learned.files(Said::new(&index, None, &both));
         assert_eq!(digest(&learned), Some(1));
-        learned.files(&other, None, &[named("https://f.example/a.whl", 2)]);
+        learned.files(Said::new(&other, None, &[named("https://f.example/a.whl", 2)]));
         assert_eq!(digest(&learned), None, "they contradict each other");
-        learned.files(&other, None, &[named("https://f.example/a.whl", 3)]);
-        learned.files(&index, None, &[named("https://f.example/a.whl", 3)]);
+        learned.files(Said::new(&other, None, &[named("https://f.example/a.whl", 3)]));
+        learned.files(Said::new(&index, None, &[named("https://f.example/a.whl", 3)]));
         assert_eq!(digest(&learned), Some(3));
         assert!(
             learned.wanted(&at("https://f.example/b.whl"), None).is_none(),
@@ -271,11 +275,11 @@ mod tests {
         let mut all: Vec<Learned> = (0..10).map(|_| Learned::new(room.clone())).collect();
         for learned in &mut all {
             for index in 0..5 {
-                learned.files(&at(&format!("https://i.example/{index}/")), None, &many);
+                learned.files(Said::new(&at(&format!("https://i.example/{index}/")), None, &many));
             }
             assert!(learned.said.len() <= 2);
             for index in 0..MOST_INDEXES + 9 {
-                learned.files(&at(&format!("https://i.example/empty/{index}")), None, &[]);
+                learned.files(Said::new(&at(&format!("https://i.example/empty/{index}")), None, &[]));
             }
             assert!(learned.said.len() <= 2, "what says nothing is not remembered");
         }
@@ -283,7 +287,7 @@ mod tests {
         assert!(all[9].said.is_empty(), "no room is left");
         let first = all.remove(0);
         drop(first);
-        all[8].files(&at("https://i.example/0/"), None, &many);
+        all[8].files(Said::new(&at("https://i.example/0/"), None, &many));
         assert_eq!(all[8].said.len(), 1);
         drop(all);
         assert_eq!(room.0.load(Ordering::Relaxed), 0);
@@ -317,11 +321,15 @@ mod tests {
         let secret = credentials(&file, &headers(&[("authorization", "x")]));
         let wanted =
             |learned: &Learned, with: Option<&Credentials>| learned.wanted(&file, with).unwrap().credentials;
-        learned.files(&at("https://i.example/a/"), None, &[named("https://f.example/a.whl", 1)]);
+        learned.files(Said::new(&at("https://i.example/a/"), None, &[named("https://f.example/a.whl", 1)]));
         let public = wanted(&learned, None);
         assert_eq!(public, None);
         let asked = wanted(&learned, secret.as_ref());
-        learned.files(&at("https://i.example/a/"), secret.clone(), &[named("https://f.example/a.whl", 1)]);
+        learned.files(Said::new(
+            &at("https://i.example/a/"),
+            secret.clone(),
+            &[named("https://f.example/a.whl", 1)],
+        ));
         let named_in_private = wanted(&learned, None);
         let both = wanted(&learned, secret.as_ref());
         assert!(asked.is_some() && named_in_private.is_some() && both.is_some());

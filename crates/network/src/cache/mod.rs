@@ -13,5 +13,5 @@ pub(crate) use self::digest::Check;
 pub use self::digest::Digest;
 pub(crate) use self::index::may_be_one;
 pub use self::index::{Index, Named, Registry, read as read_index};
-pub(crate) use self::learned::{Credentials, Learned, Room, Wanted, credentials};
+pub(crate) use self::learned::{Credentials, Learned, Room, Said, Wanted, credentials};
 pub use self::store::{DEFAULT_LIMIT, Kept, Store};

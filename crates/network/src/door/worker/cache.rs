@@ -23,7 +23,9 @@ use url::Url;
 
 use super::opened::Asked;
 use super::outbox::Outbox;
-use crate::cache::{Check, Credentials, Index, Learned, Room, Wanted, credentials, may_be_one, read_index};
+use crate::cache::{
+    Check, Credentials, Index, Learned, Room, Said, Wanted, credentials, may_be_one, read_index,
+};
 use crate::door::message::{Wish, Word};
 use crate::policy::{Destination, decide};
 
@@ -206,7 +208,11 @@ impl Cache {
     fn learn(&self, question: Question, content_type: &str, body: &[u8]) {
         let registries = self.learned().registries().to_vec();
         match read_index(&question.url, content_type, body, &registries) {
-            Some(Index::Files(named)) => self.learned().files(&question.url, question.credentials, &named),
+            Some(Index::Files(named)) => {
+                // Nobody waits for what takes long.
+                let said = Said::new(&question.url, question.credentials, &named);
+                self.learned().files(said);
+            }
             Some(Index::Registry(registry)) => self.learned().registry(registry),
             None => {}
         }

@@ -4,6 +4,7 @@
 
 mod asked;
 mod streams;
+mod telling;
 pub(super) mod upgrade;
 mod upstream;
 
@@ -12,16 +13,15 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use belljar_core::{FlowKind, HostName, NetworkPolicy, Verdict};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::header::{
     ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
 };
@@ -39,8 +39,9 @@ use tokio_rustls::rustls::{self, AlertDescription, ClientConfig, RootCertStore};
 pub(super) use self::asked::Asked;
 use self::asked::{overriding, strip_answer};
 pub(super) use self::streams::{Client, Counts};
-use self::upstream::{Sending, Upstream, Upstreams};
-use super::cache::{self, Ear, FromDisk};
+use self::telling::{FromHost, Source, Telling};
+use self::upstream::{Sending, Upstreams};
+use super::cache;
 use super::connection::{Connection, IDLE, Stop};
 use super::dial::Peer;
 use super::http::Refusal;
@@ -51,7 +52,7 @@ use super::tape::{Conversation, Pause, Taped};
 use crate::authority::Opener;
 use crate::http::{MAX_HEAD, MAX_HEADERS};
 use crate::policy::{Denied, Look, Reason, decide, shortened};
-use crate::recording::{Exchange, Way};
+use crate::recording::Exchange;
 
 /// How long a client may take to agree on TLS.
 const GREETING: Duration = Duration::from_secs(30);
@@ -597,111 +598,6 @@ impl Passing {
             };
             let taped = self.taped.get_or_init(|| Taped::new(recorder.clone(), connection.exec, exchange));
             taped.asked(headers);
-        }
-    }
-}
-
-/// A body that comes from the host, the connection that it comes on, and whoever listens.
-struct FromHost {
-    body: Incoming,
-    upstream: Option<Upstream>,
-    ear: Option<Ear>,
-}
-
-/// Where the body of an answer comes from.
-enum Source {
-    Host(Box<FromHost>),
-    /// The cache.
-    Disk(Box<FromDisk>),
-}
-
-impl Source {
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Host(host) => host.body.is_end_stream(),
-            Self::Disk(body) => body.left() == 0,
-        }
-    }
-
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let FromHost { body, ear, .. } = match self {
-            Self::Host(host) => &mut **host,
-            Self::Disk(body) => {
-                return body.poll_frame(context).map(|frame| Some(frame?.map_err(Broken::from)));
-            }
-        };
-        if let Some(listener) = ear
-            && !ready!(listener.poll(context))
-        {
-            *ear = None;
-        }
-        let polled = Pin::new(body).poll_frame(context);
-        if let (Poll::Ready(Some(Ok(frame))), Some(listener)) = (&polled, &mut *ear)
-            && let Some(bytes) = frame.data_ref()
-            && !listener.hear(bytes)
-        {
-            *ear = None;
-        }
-        polled.map(|frame| Some(frame?.map_err(Broken::from)))
-    }
-}
-
-/// Why a body did not come to its end.
-type Broken = Box<dyn Error + Send + Sync>;
-
-/// The body of an answer.
-struct Telling {
-    source: Source,
-    passing: Arc<Passing>,
-    pause: Pause,
-}
-
-impl Body for Telling {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let this = &mut *self;
-        let taped = this.passing.taped.get();
-        ready!(this.pause.poll(taped, context));
-        let polled = this.source.poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(bytes) = frame.data_ref() {
-                    let tally = match this.source {
-                        Source::Host(_) => &this.passing.received,
-                        Source::Disk(_) => &this.passing.cached,
-                    };
-                    tally.add(bytes.len() as u64);
-                }
-                taped.inspect(|taped| taped.frame(Way::In, frame));
-            }
-            Poll::Ready(Some(Err(error))) => this.passing.failed(error.to_string()),
-            _ => {}
-        }
-        let is_over = matches!(polled, Poll::Ready(None)) || this.source.is_end_stream();
-        if let (true, Source::Host(host)) = (is_over, &mut this.source) {
-            if let Some(upstream) = host.upstream.take() {
-                this.passing.opened.upstreams.give_back(upstream);
-            }
-            if let Some(ear) = host.ear.take() {
-                ear.end();
-            }
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.source.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Host(host) => host.body.size_hint(),
-            Source::Disk(body) => body.size_hint(),
         }
     }
 }
