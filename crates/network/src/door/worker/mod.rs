@@ -147,6 +147,11 @@ impl Drop for Open {
 }
 
 impl Worker {
+    /// Whether it is served, or about to be.
+    fn knows(&self, sandbox: &SandboxId) -> bool {
+        self.sandboxes.contains_key(sandbox) || self.pending.contains_key(sandbox)
+    }
+
     /// Takes in a sandbox whose recording has been looked into, and then what was said of it meanwhile.
     fn take_in(&mut self, made: Made) {
         let orders = self.pending.remove(&made.id).unwrap_or_default();
@@ -161,6 +166,12 @@ impl Worker {
             return pending.push(order);
         }
         match order {
+            // Told twice, it is served once.
+            Order::Open(opening) if self.knows(&opening.sandbox) => {
+                let Opening { sandbox, policy, brought, tenant, serial, .. } = *opening;
+                let policy = Box::new(policy);
+                self.obey(Order::Policy { sandbox, policy, brought, tenant, serial }, Vec::new());
+            }
             Order::Open(opening) => self.open(*opening, sockets),
             Order::Policy { sandbox, policy, brought, tenant, serial } => {
                 let tenant = tenant.map(|share| self.share(share));
