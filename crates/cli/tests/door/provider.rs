@@ -1,6 +1,6 @@
 //! Providers of the tests' own, and what sandboxes ask them by way of the gateway.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
@@ -70,15 +70,36 @@ fn serve(mut stream: TcpStream, all: &Mutex<Vec<Got>>, reply: &dyn Fn(&Got, &mut
             let Some((name, value)) = line.trim().split_once(": ") else { break };
             got.headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let length = got.header("content-length").map_or(0, |length| length.parse().unwrap());
-        let mut body = vec![0; length];
-        if reader.read_exact(&mut body).is_err() {
-            return;
-        }
+        let Ok(body) = whole_body(&mut reader, &got) else { return };
         got.body = String::from_utf8(body).unwrap();
         all.lock().unwrap().push(got.clone());
         reply(&got, &mut stream);
     }
+}
+
+/// The body to its end, however its length is told: who answers sooner races what is still to come.
+fn whole_body(reader: &mut impl BufRead, got: &Got) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    let mut more = |reader: &mut dyn BufRead, length: usize| {
+        let before = body.len();
+        body.resize(before + length, 0);
+        reader.read_exact(&mut body[before..])
+    };
+    if let Some(length) = got.header("content-length") {
+        more(reader, length.parse().unwrap())?;
+    } else if got.header("transfer-encoding").is_some() {
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            let length = usize::from_str_radix(line.trim(), 16).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            more(reader, length)?;
+            reader.read_line(&mut line)?;
+            if length == 0 {
+                break;
+            }
+        }
+    }
+    Ok(body)
 }
 
 pub fn send(stream: &mut TcpStream, status: &str, body: &str) {
