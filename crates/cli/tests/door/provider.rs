@@ -1,6 +1,6 @@
 //! Providers of the tests' own, and what sandboxes ask them by way of the gateway.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
