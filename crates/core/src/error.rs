@@ -31,6 +31,8 @@ pub enum ErrorCode {
     CommandNotFound,
     /// The command could not be started: found, but it cannot be executed.
     CommandNotExecutable,
+    /// A step of a build, or an installation, did not end well; nothing of it is kept.
+    StepFailed,
     /// The sandbox has ended.
     SandboxGone,
     /// The sandbox is paused, and this needs one that runs.
@@ -51,7 +53,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for the documentation and its test.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::AlreadyExists,
@@ -61,6 +63,7 @@ impl ErrorCode {
         Self::ResourceExhausted,
         Self::CommandNotFound,
         Self::CommandNotExecutable,
+        Self::StepFailed,
         Self::SandboxGone,
         Self::Paused,
         Self::Fenced,
@@ -83,6 +86,7 @@ impl ErrorCode {
             Self::ResourceExhausted => "resource_exhausted",
             Self::CommandNotFound => "command_not_found",
             Self::CommandNotExecutable => "command_not_executable",
+            Self::StepFailed => "step_failed",
             Self::SandboxGone => "sandbox_gone",
             Self::Paused => "paused",
             Self::Fenced => "fenced",

@@ -111,12 +111,12 @@ impl Setup {
         self.root.is_some()
     }
 
-    /// A path as this account means it: relative ones start at its home.
+    /// A path as this account means it: relative ones start where it does.
     pub(crate) fn path_of(&self, account: &Account, path: &str) -> String {
         match path {
-            "." => account.home.clone(),
+            "." => account.directory().to_owned(),
             path if path.starts_with('/') => path.to_owned(),
-            path => format!("{}/{path}", account.home),
+            path => format!("{}/{path}", account.directory()),
         }
     }
 }

@@ -173,7 +173,8 @@ fn arguments(command: &Command, shell: &str) -> Vec<String> {
 
 fn environment(request: &Spawn, setup: &Setup, account: &Account) -> BTreeMap<String, String> {
     let name = match request.user {
-        UserName::User => "user",
+        // Templates may have somebody else in its place.
+        UserName::User => setup.environment.get("USER").map_or("user", String::as_str),
         UserName::Root => "root",
     };
     let mut environment = setup.environment.clone();

@@ -42,7 +42,7 @@ pub(crate) fn start(request: FileRequest, setup: &Setup) -> Result<Worker, Error
             let identity = Identity::new(account, setup.changes_ids());
             let mut answer = Answer;
             let done = match become_worker(&identity, setup, stdin.as_raw_fd(), stdout.as_raw_fd()) {
-                Ok(()) => files::run(request.operation, &account.home, &mut answer),
+                Ok(()) => files::run(request.operation, account.directory(), &mut answer),
                 Err(stopped) => Err(unprepared(stopped)),
             };
             if let Err(error) = done {

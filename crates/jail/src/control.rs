@@ -96,6 +96,8 @@ pub enum Request {
     /// `Doorway`, with the sockets at which the sandbox's traffic arrives. For the door, which is no engine: whatever
     /// epoch comes with it is passed over.
     Doorway,
+    /// `Disk`, with the file system of the sandbox's own files.
+    Disk,
     /// `Whose`. For the door as well.
     Whose {
         /// The mark of a packet or connection.
@@ -150,6 +152,8 @@ pub enum Answer {
         /// Whether what arrives has the mark of its execution.
         marks: bool,
     },
+    /// A descriptor comes along.
+    Disk,
     /// The execution whose packets have this mark, if one is known.
     Whose(Option<Caller>),
     /// It is done.

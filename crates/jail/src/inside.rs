@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use belljar_core::Wall;
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
     mount_remount, move_mount, open_tree, unmount,
@@ -85,6 +85,8 @@ const READ_ONLY: [&str; 2] = ["sys", "tty"];
 
 /// Directories that the default user may write to, as far as permissions go.
 const USER_WRITABLE: [&str; 8] = ["/dev/shm", "/home", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var"];
+/// So many directories of a template's own root are looked at.
+const MOST_DIRECTORIES: usize = 1024;
 /// Directories that only root inside may write to.
 const ROOT_WRITABLE: [&str; 6] = ["/bin", "/etc", "/lib", "/root", "/sbin", "/usr"];
 
@@ -340,7 +342,7 @@ fn make_doorway(inside: &Inside<'_>, parent: &OwnedFd) -> Result<(), Failure> {
         return Err(io::Error::other("the sandbox has no network of its own")).at(Step::Doorway);
     }
     let doorway = doorway::open(inside.leaf_level).at(Step::Doorway)?;
-    doorway::pass(parent, &[u8::from(doorway.marks)], &doorway).at(Step::Doorway).map(drop)
+    doorway::pass(parent, &[u8::from(doorway.marks)], &doorway.descriptors()).at(Step::Doorway).map(drop)
 }
 
 /// The namespaces that the child enters by itself.
@@ -537,10 +539,12 @@ impl Rules {
         }
         let [all, devices, proc] = [["/"], ["/dev"], ["/proc"]].map(|path| landlock::places(&path));
         let (all, devices, proc) = (all?, devices?, proc?);
-        let mut writable = landlock::places(&USER_WRITABLE)?;
+        let own_root = inside.plan.own_root;
+        let mut writable = if own_root { top_level()? } else { landlock::places(&USER_WRITABLE)? };
         let user =
             landlock::ruleset(&borrowed(&all), &borrowed(&writable), &borrowed(&devices), Reach::Anywhere)?;
-        writable.extend(landlock::places(&ROOT_WRITABLE)?);
+        // Root inside may make further ones; what it could do with `/proc` is up to the mounts there.
+        writable.extend(if own_root { landlock::places(&["/"])? } else { landlock::places(&ROOT_WRITABLE)? });
         let root =
             landlock::ruleset(&borrowed(&all), &borrowed(&writable), &borrowed(&devices), Reach::Anywhere)?;
         writable.extend(proc);
@@ -555,6 +559,23 @@ impl Rules {
             root,
         }))
     }
+}
+
+/// The directories of the root, but for those that are the kernel's.
+fn top_level() -> Result<Vec<OwnedFd>, landlock::LandlockError> {
+    let failed = |source| landlock::LandlockError::Open { path: "/".into(), source };
+    let mut places = landlock::places(&["/dev/shm"])?;
+    for entry in fs::read_dir("/").map_err(failed)?.take(MOST_DIRECTORIES) {
+        let entry = entry.map_err(failed)?;
+        let is_kernels = ["dev", "proc", "sys"].iter().any(|name| entry.file_name() == *name);
+        if is_kernels || !entry.file_type().map_err(failed)?.is_dir() {
+            continue;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::open(entry.path(), flags, Mode::empty());
+        places.push(place.map_err(|error| failed(error.into()))?);
+    }
+    Ok(places)
 }
 
 fn borrowed(places: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {

@@ -128,7 +128,8 @@ pub fn assemble(plan: &Plan, ownership: Ownership<'_>) -> Result<Tree, MountErro
 
     let root = Path::new("root");
     make_dir(root, 0o755).map_err(staged(root))?;
-    let base = Layer { source: plan.root.clone(), target: "/".into(), copy_on_write: true };
+    let (source, above) = (plan.root.clone(), plan.above.clone());
+    let base = Layer { source, target: "/".into(), above, copy_on_write: true };
     mount_layer(0, &base, ownership, |upper| identity_files(plan, upper, ownership))?;
     for (number, layer) in plan.layers.iter().enumerate() {
         mount_layer(number + 1, layer, ownership, |_| Ok(()))?;
@@ -192,8 +193,8 @@ fn placed(directory: &Path, target: &Path) -> Option<PathBuf> {
     components.clone().all(plain).then(|| directory.join(components.as_path()))
 }
 
-/// Mounts one layer: read-only as it is, or under an upper directory on the sandbox's disk that `fill` may put
-/// first files into.
+/// Mounts one layer, with those that lie over it: read-only as it is, or under an upper directory on the sandbox's disk
+/// that `fill` may put first files into.
 fn mount_layer(
     number: usize,
     layer: &Layer,
@@ -205,29 +206,39 @@ fn mount_layer(
     if !layer.copy_on_write || (number > 0 && !Wall::OwnLayer.stands()) {
         return attach(&lower, &target).map_err(|error| mount_error("read-only layer", &target, error));
     }
-    let lower_dir = PathBuf::from(format!("lower{number}"));
-    let upper = PathBuf::from(format!("disk/upper{number}"));
+    let upper = upper(number);
     let work = PathBuf::from(format!("disk/work{number}"));
-    for path in [&lower_dir, &upper, &work] {
+    for path in [&upper, &work] {
         make_dir(path, 0o755)
             .and_then(|()| ownership.give_to_root(path))
             .map_err(|source| MountError::Stage { path: path.clone(), source })?;
     }
     fill(&upper).map_err(|source| MountError::Stage { path: upper.clone(), source })?;
-    attach(&lower, &lower_dir).map_err(|error| mount_error("layer", &target, error))?;
+    let above = layer.above.iter().map(|source| clone_read_only(source, ownership));
+    let mut lowers = Vec::new();
+    for (depth, tree) in above.chain([Ok(lower)]).enumerate() {
+        let place = PathBuf::from(format!("lower{number}.{depth}"));
+        make_dir(&place, 0o755).map_err(|source| MountError::Stage { path: place.clone(), source })?;
+        attach(&tree?, &place).map_err(|error| mount_error("layer", &target, error))?;
+        lowers.push(place.display().to_string());
+    }
     let extra = match ownership {
-        Ownership::Mapped { .. } => "index=off,metacopy=off,xino=off",
+        Ownership::Mapped { .. } if layer.above.is_empty() => "index=off,metacopy=off,xino=off",
+        // What layers say of what lies below them is said by attributes that anybody may set, and nobody inside can.
+        Ownership::Mapped { .. } => "userxattr,index=off,metacopy=off,xino=off",
         Ownership::Own => "userxattr",
     };
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={},{extra}\0",
-        lower_dir.display(),
-        upper.display(),
-        work.display()
-    );
+    let lowers = lowers.join(":");
+    let options =
+        format!("lowerdir={lowers},upperdir={},workdir={},{extra}\0", upper.display(), work.display());
     let options = std::ffi::CStr::from_bytes_until_nul(options.as_bytes()).unwrap_or_default();
     mount("belljar", &target, "overlay", plain_files(), options)
         .map_err(|error| mount_error("copy-on-write layer", &target, error))
+}
+
+/// Where the sandbox's own files over a layer are: 0 is the root, and the others follow as they are planned.
+fn upper(number: usize) -> PathBuf {
+    PathBuf::from(format!("disk/upper{number}"))
 }
 
 /// Puts an empty file of the sandbox's own over each of these.

@@ -17,8 +17,11 @@ pub struct Plan {
     pub state_dir: PathBuf,
     /// An empty directory to mount on.
     pub stage: PathBuf,
-    /// The lower layer of the root file system.
+    /// The lowest layer of the root file system.
     pub root: PathBuf,
+    /// What lies over that, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<PathBuf>,
     /// What is mounted on top of it.
     pub layers: Vec<Layer>,
     /// Files of those that read as empty inside; absolute paths of plain components.
@@ -32,6 +35,16 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// The shell inside.
     pub shell: String,
+    /// Who the default user is.
+    #[serde(default)]
+    pub user: User,
+    /// Whether the root is a template's own, with directories of its own: then whatever is in it may be written to, as far as
+    /// permissions go, and not only what is known.
+    #[serde(default)]
+    pub own_root: bool,
+    /// Where executions start; in their user's home if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// How long it lives.
     pub ttl: Duration,
     /// The guest program.
@@ -53,8 +66,32 @@ pub struct Layer {
     pub source: PathBuf,
     /// Where it is inside; an absolute path of plain components.
     pub target: PathBuf,
+    /// What lies over it, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<PathBuf>,
     /// Whether root inside may change its own copy of it; otherwise it is read-only.
     pub copy_on_write: bool,
+}
+
+/// Who the default user of a sandbox is. An ordinary user's sandboxes have one id only, whatever is said here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// Its number; 0 is root inside.
+    pub uid: u32,
+    /// That of its group.
+    pub gid: u32,
+    /// Its home.
+    pub home: String,
+}
+
+/// The number of the default user, and of its group, where nothing else is said.
+pub const USER_ID: u32 = 1000;
+
+impl Default for User {
+    fn default() -> Self {
+        Self { uid: USER_ID, gid: USER_ID, home: "/home/user".into() }
+    }
 }
 
 /// A file that a sandbox has for itself, as a copy that everybody inside can read.

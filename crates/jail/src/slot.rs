@@ -65,7 +65,7 @@ impl Slot {
     }
 
     fn first_id(&self) -> u32 {
-        FIRST_ID + self.number * IDS
+        first_id(self.number)
     }
 
     /// How many ids are mapped, from [`root_id`](Self::root_id) on.
@@ -78,6 +78,11 @@ impl Slot {
     pub fn owner_id(&self) -> u32 {
         self.first_id() + IDS - 1
     }
+}
+
+/// The host id that is id 0 inside, with this number.
+pub fn first_id(number: u32) -> u32 {
+    FIRST_ID + number * IDS
 }
 
 /// Whether the caller's user namespace has the ids of all slots, given its `uid_map`. Root of the host has; root of a

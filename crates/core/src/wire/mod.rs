@@ -113,10 +113,20 @@ pub struct Account {
     pub gid: u32,
     /// Home directory.
     pub home: String,
+    /// Where its executions start, and relative paths; its home if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// Capabilities kept, as a bit set; 0 for none.
     pub capabilities: u64,
     /// Landlock ruleset to enter (descriptor), where the kernel has Landlock.
     pub landlock_fd: Option<i32>,
+}
+
+impl Account {
+    /// Where its executions start, and relative paths.
+    pub fn directory(&self) -> &str {
+        self.directory.as_deref().unwrap_or(&self.home)
+    }
 }
 
 /// What the outside asks of the guest. The frame's conversation number names the execution or operation.

@@ -46,6 +46,7 @@ pub fn init(home: &str) -> Init {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         home: home.to_owned(),
+        directory: None,
         capabilities: 0,
         landlock_fd: None,
     };

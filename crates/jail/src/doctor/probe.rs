@@ -14,6 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::is_root;
 use crate::mounts;
 use crate::namespaces::{self, Forked, check};
+use crate::plan::USER_ID;
 use crate::slot::{self, SLOTS, Slot};
 
 /// What a probe found: what works, or which step did not and why.
@@ -27,8 +28,6 @@ const MAX_ANSWER: u64 = 1 << 20;
 const END: u8 = 0;
 /// Over this directory a probe mounts a file system that only it sees.
 const SCRATCH: &str = "/tmp";
-/// The id that a rootless sandbox's user has inside.
-const USER_ID: u32 = 1000;
 
 /// Words for a step that failed.
 pub(super) trait Failing<T> {

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,12 +29,11 @@ const ANSWER: usize = 4096;
 /// Two sockets of each family.
 const MOST: usize = 4;
 
-/// Sends bytes with these sockets: all of them, or none, to a socket at which nothing waits. Answers how many bytes went.
-pub(crate) fn pass(socket: impl AsFd, bytes: &[u8], doorway: &Doorway) -> io::Result<usize> {
-    let descriptors = doorway.descriptors();
+/// Sends bytes with these descriptors: all of them, or none, to a socket at which nothing waits. Answers how many bytes went.
+pub(crate) fn pass(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
@@ -74,6 +73,17 @@ pub fn fetch(state_dir: &Path) -> io::Result<Doorway> {
 pub fn whose(state_dir: &Path, mark: u32) -> io::Result<Option<Caller>> {
     match ask(state_dir, Request::Whose { mark })? {
         (Answer::Whose(caller), _) => Ok(caller),
+        (other, _) => Err(failure(other)),
+    }
+}
+
+/// The file system of a sandbox's own files, from its monitor: `upper0` has those of the root, `upper1` those of the first
+/// layer that is mounted over it, and so on. Waits and fails as [`fetch`] does.
+pub fn disk(state_dir: &Path) -> io::Result<OwnedFd> {
+    match ask(state_dir, Request::Disk)? {
+        (Answer::Disk, mut descriptors) => {
+            descriptors.pop().ok_or_else(|| unexpected("the monitor sent no file system"))
+        }
         (other, _) => Err(failure(other)),
     }
 }

@@ -23,7 +23,7 @@ use rustix::net::{
     netlink, socket_with, sockopt,
 };
 
-pub use self::held::{fetch, whose};
+pub use self::held::{disk, fetch, whose};
 pub(crate) use self::held::{pass, take};
 
 use crate::netlink::{APPEND, Attributes, CREATE, Messages};

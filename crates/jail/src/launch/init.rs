@@ -6,12 +6,11 @@ use belljar_core::wire::{self, Account};
 use belljar_core::{Limits, Wall};
 use rustix::process::getrlimit;
 
-use super::USER_ID;
 use crate::doorway;
 use crate::inside::{FIRST_CGROUP_FD, ROOT_RULES_FD, USER_RULES_FD, locks_fd, questions_fd};
 use crate::landlock;
 use crate::monitor::guest_deadline;
-use crate::plan::Plan;
+use crate::plan::{Plan, User};
 use crate::policy;
 
 /// Sockets in the sandbox's network that are the door's, and leave those inside as many as they would have without it.
@@ -48,18 +47,24 @@ pub(super) fn init(
         .collect();
     let first_join = FIRST_CGROUP_FD + leaf_dirs.len() as i32;
     let cgroups = leaf_dirs.len() + joins;
+    // Without root there is one id inside.
+    let User { uid, gid, home } = if privileged { plan.user.clone() } else { User::default() };
+    let is_root = uid == 0;
+    let root_capabilities = policy::bits(policy::ROOT_CAPABILITIES);
     let user = Account {
-        uid: USER_ID,
-        gid: USER_ID,
-        home: "/home/user".into(),
-        capabilities: 0,
-        landlock_fd: landlock.then_some(USER_RULES_FD),
+        uid,
+        gid,
+        home,
+        directory: plan.directory.clone(),
+        capabilities: if is_root { root_capabilities } else { 0 },
+        landlock_fd: landlock.then_some(if is_root { ROOT_RULES_FD } else { USER_RULES_FD }),
     };
     let root = Account {
         uid: 0,
         gid: 0,
         home: "/root".into(),
-        capabilities: policy::bits(policy::ROOT_CAPABILITIES),
+        directory: plan.directory.clone(),
+        capabilities: root_capabilities,
         landlock_fd: landlock.then_some(ROOT_RULES_FD),
     };
     wire::Init {

@@ -35,13 +35,11 @@ use crate::log::note;
 use crate::monitor::{Monitor, confine};
 use crate::mounts::{self, Ownership, Tree};
 use crate::namespaces::{self, Forked, check, name_process};
-use crate::plan::{Plan, Report};
+use crate::plan::{Plan, Report, USER_ID};
 use crate::record::{Built, ProcessMark};
 use crate::seccomp::{self, Profile};
 use crate::slot::{self, Slot};
 
-/// The default user inside.
-const USER_ID: u32 = 1000;
 /// A launch that takes longer has failed.
 const LAUNCH_SECONDS: u32 = 60;
 /// The longest plan that is read.

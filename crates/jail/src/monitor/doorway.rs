@@ -1,6 +1,7 @@
 //! For the door: the sockets at which the sandbox's traffic arrives, and whose packets have which mark.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
 
 use belljar_core::{Error, ErrorCode, ExecId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -81,8 +82,24 @@ impl Service {
                 .hint("make another with `--net` or `--allow`");
             return self.finish(client, &Answer::Failed(error));
         };
+        let said = answer(&Answer::Doorway { marks: doorway.marks });
         let Some(caller) = self.clients.get_mut(&client) else { return };
-        match caller.link.send_with(&answer(&Answer::Doorway { marks: doorway.marks }), doorway) {
+        match caller.link.send_with(&said, &doorway.descriptors()) {
+            Ok(()) => caller.role = Role::Closing,
+            Err(_) => self.drop_client(client),
+        }
+    }
+
+    /// For whoever copies the sandbox's files: the file system that they are on.
+    pub(super) fn hand_out_disk(&mut self, client: u64) {
+        let Some(disk) = &self.given.disk else {
+            let error =
+                Error::new(ErrorCode::Unsupported, "the files of this sandbox cannot be had from outside")
+                    .hint("a sandbox that root made gives its files");
+            return self.finish(client, &Answer::Failed(error));
+        };
+        let Some(caller) = self.clients.get_mut(&client) else { return };
+        match caller.link.send_with(&answer(&Answer::Disk), &[disk.as_fd()]) {
             Ok(()) => caller.role = Role::Closing,
             Err(_) => self.drop_client(client),
         }

@@ -158,6 +158,7 @@ impl Service {
             }
             Request::AwaitEnd => self.set_role(client, Role::AwaitsEnd),
             Request::Doorway => self.hand_out_doorway(client),
+            Request::Disk => self.hand_out_disk(client),
             Request::Whose { mark } => self.tell_whose(client, mark),
         }
     }

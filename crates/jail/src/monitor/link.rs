@@ -7,7 +7,7 @@ use belljar_core::wire::{CodecError, Decoder, Frame};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::doorway::{self, Doorway};
+use crate::doorway;
 
 /// How much is read at once.
 const READ_BYTES: usize = 128 * 1024;
@@ -61,14 +61,14 @@ impl Link {
         }
     }
 
-    /// Sends a frame with sockets, to one to whom nothing has been said yet. If that cannot be done at once, it is an error.
-    pub(super) fn send_with(&mut self, frame: &Frame, doorway: &Doorway) -> io::Result<()> {
+    /// Sends a frame with descriptors, to one to whom nothing has been said yet. If that cannot be done at once, it is an error.
+    pub(super) fn send_with(&mut self, frame: &Frame, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         if self.pending() > 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        let sent = doorway::pass(&self.socket, &bytes, doorway)?;
+        let sent = doorway::pass(&self.socket, &bytes, descriptors)?;
         self.outgoing.extend_from_slice(&bytes[sent..]);
         Ok(())
     }
