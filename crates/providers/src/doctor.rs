@@ -38,7 +38,7 @@ pub async fn examine(home: &Home) -> Vec<Check> {
     };
     checks.extend(data_directory(home.path()));
     let cache = home.templates();
-    checks.extend(match tokio::task::spawn_blocking(move || template::resolve("host", &cache)).await {
+    checks.extend(match tokio::task::spawn_blocking(move || template::host(&cache)).await {
         Ok(Ok(template)) => host_template(&template),
         Ok(Err(error)) => vec![no_template(&error)],
         Err(error) => vec![Check::missing(Area::Template, "host template", error.to_string(), None)],

@@ -76,6 +76,11 @@ impl Home {
         self.path.join("templates")
     }
 
+    /// Where the layers of templates are kept, and which there are.
+    pub fn catalog(&self) -> PathBuf {
+        self.path.join("layers")
+    }
+
     /// An empty directory for launchers to mount on, each where only it sees that.
     pub(crate) fn stage(&self) -> PathBuf {
         self.path.join("stage")

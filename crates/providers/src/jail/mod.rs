@@ -14,6 +14,7 @@ pub(crate) mod programs;
 mod record;
 mod recording;
 mod sandbox;
+pub mod templates;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -152,6 +153,7 @@ impl Jail {
             .map(|mount| Layer {
                 source: mount.source,
                 target: mount.target,
+                above: mount.above,
                 copy_on_write: mount.copy_on_write,
             })
             .collect();
@@ -160,12 +162,16 @@ impl Jail {
             state_dir: self.home.sandbox(id),
             stage: self.home.stage(),
             root: template.root,
+            above: template.above,
             layers,
             covered: template.covered,
             files: Vec::new(),
             limits: spec.limits,
             env,
             shell: template.shell.to_string_lossy().into_owned(),
+            user: template.user,
+            own_root: template.name != template::HOST,
+            directory: template.directory,
             ttl: spec.ttl,
             guest: self.programs.guest.clone(),
             doorway: spec.network != NetworkPolicy::None,
@@ -219,6 +225,7 @@ fn check_ids() -> Result<()> {
 fn template_problem(error: &TemplateError) -> Error {
     let code = match error {
         TemplateError::Unknown { .. } => ErrorCode::NotFound,
+        TemplateError::UnknownUser(_) => ErrorCode::InvalidArgument,
         _ => ErrorCode::Internal,
     };
     let mut words = error.to_string();
@@ -227,13 +234,15 @@ fn template_problem(error: &TemplateError) -> Error {
         words = format!("{words}: {error}");
         cause = error.source();
     }
-    Error::new(code, words).hint("`--template host` uses this machine's own programs")
+    Error::new(code, words).hint(
+        "`belljar template ls` lists those there are; `--template host` uses this machine's own programs",
+    )
 }
 
-/// The template that a sandbox is made from.
-async fn template_of(spec: &SandboxSpec, cache: &Path) -> Result<Template> {
-    let (name, cache) = (spec.template.clone(), cache.to_owned());
-    blocking(move || template::resolve(&name, &cache).map_err(|error| template_problem(&error))).await
+/// The template of the host's own programs.
+async fn host_template(cache: &Path) -> Result<Template> {
+    let cache = cache.to_owned();
+    blocking(move || template::host(&cache).map_err(|error| template_problem(&error))).await
 }
 
 /// Removes a sandbox's directory unless the launch went well.
@@ -285,18 +294,20 @@ impl Provider for Jail {
         let state_dir = self.home.sandbox(&id);
         let held = Lease::write(&state_dir, &id, &spec)?;
         let mut unfinished = Unfinished(Some(state_dir.clone()));
-        let template = template_of(&spec, &self.home.templates()).await?;
+        // Nothing of it is collected before the sandbox says what it is made from.
+        let (template, _held) = self.template_of(&spec.template, &state_dir).await?;
         let network = self.network(&id, &spec.network);
         let granted = network.as_ref().filter(|network| network.is_granted);
         let policy = template.expand(&spec.network)?;
         let has_hosts = issued.as_ref().is_some_and(|issued| !issued.record.hosts.is_empty());
         let cache = cache_plan(&spec, &template)?;
+        let generated = template.generated.clone();
         let mut plan = self.plan(&id, &spec, template);
         let is_opened = has_hosts || policy.looks_inside_tls() || spec.recording.is_some() || cache.is_some();
         if let (Some(door), true) = (&self.door, is_opened) {
             let authority = door.authority(&id)?;
-            let (directory, root) = (state_dir.clone(), plan.root.clone());
-            plan.files = blocking(move || trust::write(&directory, &root, &authority)).await?;
+            let directory = state_dir.clone();
+            plan.files = blocking(move || trust::write(&directory, &generated, &authority)).await?;
         }
         let taping = spec.recording.as_ref().map(|how| recording::plan(how, &spec.env, issued.as_ref()));
         let tokens = issued.map(|issued| {

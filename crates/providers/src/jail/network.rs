@@ -15,9 +15,9 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::connection::{self, Way};
 use super::egress;
+use super::host_template;
 use super::record::{Lease, MAX_RECORD, read_json};
 use super::sandbox::blocking;
-use super::template_of;
 use crate::home::problem;
 
 /// How long the end of an execution waits to hear what it was denied.
@@ -176,7 +176,7 @@ impl Network for JailNetwork {
                 "create another with such a rule from the start; or say `http://` where plain HTTP is meant",
             ));
         }
-        let template = template_of(&lease.spec, &self.templates).await?;
+        let template = host_template(&self.templates).await?;
         let policy = template.expand(&policy)?;
         self.change(move |files| {
             let has_tokens = lease.spec.grant.is_some() || files.directory.join(TOKENS_FILE).exists();

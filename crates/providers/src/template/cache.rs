@@ -14,7 +14,7 @@ use super::source::Source;
 use super::{Template, TemplateError};
 
 /// Raised whenever the same host would now give another answer.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 
 #[derive(Deserialize)]
 struct Stored {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use belljar_jail::plan::User;
 use sha2::{Digest, Sha256};
 
 use super::cache::{self, hex};
@@ -24,10 +25,10 @@ const SYSTEM_DIRECTORIES: &[&str] = &["/bin", "/sbin", "/lib", "/lib32", "/lib64
 const SYSTEM_STATE: &[&str] =
     &["/usr/bin", "/usr/lib", "/usr/local/bin", "/usr/local/lib", "/var/lib/dpkg/status"];
 
-const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables through which programs learn where the trusted certificates are.
-const BUNDLE_VARIABLES: &[&str] = &[
+pub(super) const BUNDLE_VARIABLES: &[&str] = &[
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -94,13 +95,17 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
         );
     }
     let mut template = Template {
-        name: "host".to_owned(),
+        name: super::HOST.to_owned(),
         digest: String::new(),
         root: PathBuf::new(),
+        above: Vec::new(),
+        generated: PathBuf::new(),
         env: environment(&found, &shell, trusted),
         mounts,
         covered,
         shell,
+        user: User::default(),
+        directory: None,
         notes,
         interpreters: found.interpreters,
         package_sources: settings.sources,
@@ -109,6 +114,7 @@ fn assemble(source: &Source, cache_dir: &Path) -> Result<Template, TemplateError
     template.digest = digest(source, &template, &layer)?;
     let place = cache_dir.join(&template.digest);
     template.root = place.join("root");
+    template.generated.clone_from(&template.root);
     publish(&layer, &place)?;
     Ok(template)
 }
@@ -165,7 +171,7 @@ fn system_mounts(source: &Source, links: &[(PathBuf, PathBuf)]) -> Vec<Mount> {
 /// very files that the host uses.
 fn layer(source: &Source, path: &Path) -> Mount {
     let real = source.canonical(path).unwrap_or_else(|| path.to_owned());
-    Mount { source: source.at(&real), target: path.to_owned(), copy_on_write: true }
+    Mount { source: source.at(&real), target: path.to_owned(), above: Vec::new(), copy_on_write: true }
 }
 
 fn environment(found: &Found, shell: &Path, trusted: bool) -> Vec<(String, String)> {

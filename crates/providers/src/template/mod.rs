@@ -1,14 +1,15 @@
 //! What a sandbox's file system is made of before it writes anything.
 //!
 //! A template is a generated root (the lower layer of `/`), a list of host directories mounted over it, and the
-//! environment every process starts from. The only one so far is `host`: the machine's own `/usr` and toolchains,
-//! nothing to download, and nothing of the machine's owner inside.
+//! environment every process starts from. Every machine has `host`: its own `/usr` and toolchains, nothing to download, and
+//! nothing of the machine's owner inside. All others are layers, over that or over nothing (`layered`).
 
 mod accounts;
 mod cache;
 pub(crate) mod certificates;
 mod host;
 mod interpreter;
+pub(crate) mod layered;
 mod prefix;
 mod probe;
 mod sets;
@@ -22,13 +23,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use belljar_core::{Error, ErrorCode, NetworkPolicy, Rule, SetName};
+use belljar_jail::plan::User;
 use serde::{Deserialize, Serialize};
 
 pub use interpreter::{Interpreter, Language};
 pub use settings::{PackageSource, PackageTool};
 
-/// The names [`resolve`] answers to.
-pub const KNOWN: &[&str] = &["host"];
+/// The template that every machine has: its own programs.
+pub const HOST: &str = "host";
 
 /// Everything a launcher needs to know to give a sandbox its files and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +39,14 @@ pub struct Template {
     pub name: String,
     /// SHA-256 in hex of the root, the mounts, the environment and the state of the system directories.
     pub digest: String,
-    /// The generated root, the read-only lower layer of `/`. Shared by all sandboxes of this digest, so nobody may
+    /// The generated root, the lowest read-only layer of `/`. Shared by all sandboxes of this digest, so nobody may
     /// write to it: one that differs from its digest is thrown away by the next call that builds.
     pub root: PathBuf,
+    /// The layers that lie over the root, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<PathBuf>,
+    /// The layer with the files that were generated, which say whom programs believe.
+    pub generated: PathBuf,
     /// What is mounted over the root, parents before children.
     pub mounts: Vec<Mount>,
     /// Files of the mounts that must not be seen, because they may hold credentials: they read as empty.
@@ -48,6 +55,11 @@ pub struct Template {
     pub env: Vec<(String, String)>,
     /// The shell inside.
     pub shell: PathBuf,
+    /// Who the default user is.
+    pub user: User,
+    /// Where executions start, if not in their user's home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// What was not found or was refused, each with the next step, for a person to read.
     pub notes: Vec<String>,
     /// The language toolchains a sandbox sees.
@@ -91,6 +103,9 @@ pub struct Mount {
     pub source: PathBuf,
     /// Where it appears, absolute inside. It exists in the root or in an earlier mount.
     pub target: PathBuf,
+    /// What lies over it, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<PathBuf>,
     /// True: root inside may change it, in an overlay of the sandbox's own. False: a read-only bind.
     pub copy_on_write: bool,
 }
@@ -100,12 +115,10 @@ pub struct Mount {
 #[non_exhaustive]
 pub enum TemplateError {
     /// No template has this name.
-    #[error("there is no template named `{name}` (known: {})", known.join(", "))]
+    #[error("there is no template named `{}`", name.escape_debug())]
     Unknown {
         /// The name asked for.
         name: String,
-        /// The names that exist.
-        known: &'static [&'static str],
     },
     /// The host lacks a directory the template is made of.
     #[error("the host template needs the directory {path}, which is missing")]
@@ -172,6 +185,15 @@ pub enum TemplateError {
         /// What the system said.
         source: io::Error,
     },
+    /// A layer could not be read.
+    #[error("cannot read the layers of the template")]
+    Layers {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The template is to be used by somebody it does not know.
+    #[error("the template says that `{0}` uses it, whom its /etc/passwd does not know")]
+    UnknownUser(String),
     /// The answer could not be kept for the next call.
     #[error("cannot store the resolved template in {path}")]
     Store {
@@ -182,28 +204,11 @@ pub enum TemplateError {
     },
 }
 
-/// Finds the template `name`, building it under `cache_dir` if this host has not got it yet.
+/// The template `host`, built under `cache_dir` if this host has not got it yet.
 ///
 /// Blocking: the first call on a host runs the interpreters it finds (each with a time limit) and writes a few
 /// megabytes; later calls only stat what the answer depends on. Safe to call from several threads and processes at
 /// once. On error nothing is left at the places that count, only (after a crash) a `.build-*` directory.
-pub fn resolve(name: &str, cache_dir: &Path) -> Result<Template, TemplateError> {
-    match name {
-        "host" => host::resolve(&source::Source::current(), cache_dir),
-        _ => Err(TemplateError::Unknown { name: name.to_owned(), known: KNOWN }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unknown_name_lists_the_known_ones() {
-        let error = resolve("windows", Path::new("/nonexistent")).unwrap_err();
-        assert!(
-            matches!(&error, TemplateError::Unknown { name, known } if name == "windows" && *known == KNOWN)
-        );
-        assert_eq!(error.to_string(), "there is no template named `windows` (known: host)");
-    }
+pub fn host(cache_dir: &Path) -> Result<Template, TemplateError> {
+    host::resolve(&source::Source::current(), cache_dir)
 }
