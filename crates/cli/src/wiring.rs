@@ -38,6 +38,23 @@ fn jail(home: Home) -> Result<Jail> {
     Ok(Jail::new(home)?.with_door(Arc::new(door)))
 }
 
+/// The jail itself, whether or not an engine serves the data directory.
+pub(crate) fn own_jail(home: Option<PathBuf>) -> Result<Jail> {
+    jail(Home::open(home)?)
+}
+
+/// The data directory.
+pub(crate) fn home(home: Option<PathBuf>) -> Result<Home> {
+    Home::open(home)
+}
+
+/// Does something that waits for the disk beside the async work.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorCode::Internal, format!("a worker thread failed: {error}")))
+    })
+}
+
 /// The provider whose sandboxes outlive the command that made them.
 pub(crate) async fn lasting(home: Option<PathBuf>) -> Result<Box<dyn Provider>> {
     provider(ProviderName::Jail, home).await
@@ -97,7 +114,7 @@ pub(crate) async fn restore(home: Option<PathBuf>, from: &Path) -> Result<()> {
 /// The policy with its sets resolved as those of a new sandbox are.
 pub(crate) async fn expand(home: Option<PathBuf>, policy: NetworkPolicy) -> Result<NetworkPolicy> {
     let cache = Home::open(home)?.templates();
-    let resolved = tokio::task::spawn_blocking(move || template::resolve("host", &cache)).await;
+    let resolved = tokio::task::spawn_blocking(move || template::host(&cache)).await;
     match resolved {
         Ok(Ok(template)) => template.expand(&policy),
         Ok(Err(error)) => {

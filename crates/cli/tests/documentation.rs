@@ -46,6 +46,8 @@ fn the_examples_of_the_command_line_page_work() {
     fs::create_dir_all(work.join("project")).unwrap();
     fs::write(work.join("analysis.py"), "print('analysed')\n").unwrap();
     fs::write(work.join("data.csv"), "a,b\n1,2\n").unwrap();
+    let tool = "base = \"host\"\n[files]\n\"/usr/local/bin/tool\" = { text = \"#!/bin/sh\\necho a tool\\n\", mode = \"755\" }\n";
+    fs::write(work.join("tools.toml"), tool).unwrap();
     fs::write(
         work.join("policy.toml"),
         "mode = \"allowlist\"\nallow = [\"*.example.org:8443\", \"GET,HEAD http://api.example.org/v1/*\"]\n\

@@ -12,7 +12,7 @@ use belljar_engine::session::{OnIdle, SessionRequest};
 use clap::Args;
 
 use super::sandbox::value;
-use super::{CreateArgs, ExecArgs, Fetch, RunArgs, Upload, in_option, pairs, wrong};
+use super::{CreateArgs, ExecArgs, Fetch, Installation, RunArgs, Upload, in_option, pairs, wrong};
 
 /// How long an execution in the background may run: as long as any sandbox can live.
 const BACKGROUND: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -54,12 +54,16 @@ pub(crate) struct Plan {
     pub(crate) files: Vec<Upload>,
     /// What to run.
     pub(crate) request: ExecRequest,
+    /// Whether it is the template that says which command.
+    pub(crate) runs_own: bool,
     /// Whether input is forwarded even from a terminal.
     pub(crate) interactive: bool,
     /// Whether it has a terminal.
     pub(crate) tty: bool,
     /// What to copy out afterwards.
     pub(crate) outs: Vec<Fetch>,
+    /// What to install first.
+    pub(crate) installation: Option<Installation>,
 }
 
 /// A checked `create`.
@@ -73,6 +77,8 @@ pub(crate) struct CreatePlan {
     pub(crate) needs_engine: Option<&'static str>,
     /// What to copy in first.
     pub(crate) files: Vec<Upload>,
+    /// What to install first.
+    pub(crate) installation: Option<Installation>,
 }
 
 /// Refuses a variable without a value: people mean to pass theirs on, and nothing is passed on unasked.
@@ -107,7 +113,10 @@ impl RunArgs {
         let mut spec = self.sandbox.spec()?;
         let mut files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
         let outs = self.outs.iter().map(|text| Fetch::parse(text)).collect::<Result<Vec<_>>>()?;
+        let runs_own = self.command.is_empty();
         let argv = match script(&self.command) {
+            // Whatever the template says takes its place.
+            None if runs_own => vec!["true".to_owned()],
             None => self.command,
             Some(Script { interpreter, name }) => {
                 let inside = format!("/home/user/{name}");
@@ -127,7 +136,8 @@ impl RunArgs {
         spec.tied_to_creator = true;
         spec.check()?;
         let (interactive, tty) = (self.execution.interactive, self.execution.tty);
-        Ok(Plan { provider, spec, files, request, interactive, tty, outs })
+        let installation = self.sandbox.installation()?;
+        Ok(Plan { provider, spec, files, request, runs_own, interactive, tty, outs, installation })
     }
 }
 
@@ -153,8 +163,9 @@ impl CreateArgs {
         let request =
             SessionRequest { spec, tenant, key: self.key, idle, on_idle, ..SessionRequest::default() };
         request.check()?;
+        let installation = self.sandbox.installation()?;
         let files = self.files.iter().map(|text| Upload::parse(text)).collect::<Result<Vec<_>>>()?;
-        Ok(CreatePlan { provider, request, needs_engine, files })
+        Ok(CreatePlan { provider, request, needs_engine, files, installation })
     }
 }
 

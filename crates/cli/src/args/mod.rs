@@ -8,6 +8,7 @@ mod place;
 mod recording;
 mod sandbox;
 mod sessions;
+mod template;
 mod token;
 mod transfers;
 mod typed;
@@ -27,6 +28,10 @@ pub(crate) use recording::{
     RecordingShowArgs, RecordingVerb,
 };
 pub(crate) use sandbox::SandboxOptions;
+pub(crate) use template::{
+    Installation, SnapshotArgs, TemplateArgs, TemplateBuildArgs, TemplateGcArgs, TemplateImportArgs,
+    TemplateNameArgs, TemplateRmArgs, TemplateVerb, new_name,
+};
 pub(crate) use token::{
     CallsArgs, TokenArgs, TokenCreateArgs, TokenExtendArgs, TokenLsArgs, TokenRevokeArgs, TokenVerb,
 };

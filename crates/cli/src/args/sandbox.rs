@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use belljar_core::{
-    ByteSize, CpuCount, Error, ErrorCode, Grant, Limits, ProviderName, Result, Rule, SandboxSpec, Span,
-};
+use belljar_core::{ByteSize, CpuCount, Grant, Limits, ProviderName, Result, Rule, SandboxSpec, Span};
 use clap::Args;
 
 use super::network::read_rules;
+use super::template::{Installation, template_option};
 use super::token::{BudgetWords, grant};
 use super::{NetworkOptions, RecordingOptions, in_option, pairs, wrong};
-
-/// The templates of this version.
-const TEMPLATES: [&str; 1] = ["host"];
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sandbox")]
@@ -22,9 +18,26 @@ pub(crate) struct SandboxOptions {
     /// What holds the walls: jail (the default) or local (no isolation at all, for development)
     #[arg(long, value_name = "NAME")]
     pub(crate) provider: Option<String>,
-    /// What to start from: host, the programs of this machine, read-only (the default)
+    /// What to start from: host, the programs of this machine, read-only (the default), or a template of `belljar template ls`
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<String>,
+    /// Install this first, or have it from where it was installed before: a line for the shell such as "pip install -r
+    /// requirements.txt", run once for the same template, files and variables; may be repeated
+    #[arg(long, value_name = "LINE", help_heading = "Installation")]
+    pub(crate) install: Vec<String>,
+    /// A file that the installation reads, below the current directory; those that pip, npm and cargo are known to read need not be
+    /// named; may be repeated
+    #[arg(long, value_name = "FILE", requires = "install", help_heading = "Installation")]
+    pub(crate) install_file: Vec<String>,
+    /// Let the installation reach this, besides the package registries that this machine is set up to use; may be repeated
+    #[arg(
+        long,
+        value_name = "RULE",
+        requires = "install",
+        allow_hyphen_values = true,
+        help_heading = "Installation"
+    )]
+    pub(crate) install_allow: Vec<String>,
     /// How long the sandbox lives [default: 5m, or the time-out and a minute if that is longer]
     #[arg(long, value_name = "SPAN", allow_hyphen_values = true)]
     pub(crate) ttl: Option<String>,
@@ -120,7 +133,7 @@ impl SandboxOptions {
         let network = self.network.policy()?;
         let mut spec = SandboxSpec { limits: self.limits()?, network, ..SandboxSpec::default() };
         if let Some(template) = &self.template {
-            spec.template = known_template(template)?;
+            spec.template = template_option(template)?;
         }
         if let Some(ttl) = self.ttl()? {
             spec.ttl = ttl;
@@ -132,6 +145,18 @@ impl SandboxOptions {
         spec.cache = read_rules("--cache", &self.cache, Rule::check_allowing)?;
         spec.check_cache().map_err(|error| in_option("--cache", error))?;
         Ok(spec)
+    }
+
+    /// What is to be installed first.
+    pub(crate) fn installation(&self) -> Result<Option<Installation>> {
+        if self.install.is_empty() {
+            return Ok(None);
+        }
+        if self.provider()? == ProviderName::Local {
+            return Err(wrong("--install", "the `local` provider installs nothing"));
+        }
+        let allow = read_rules("--install-allow", &self.install_allow, Rule::check_allowing)?;
+        Ok(Some(Installation { commands: self.install.clone(), files: self.install_file.clone(), allow }))
     }
 
     fn grant(&self) -> Result<Option<Grant>> {
@@ -179,17 +204,6 @@ impl SandboxOptions {
         })?;
         Ok(limits)
     }
-}
-
-fn known_template(name: &str) -> Result<String> {
-    if TEMPLATES.contains(&name) {
-        return Ok(name.to_owned());
-    }
-    Err(in_option(
-        "--template",
-        Error::new(ErrorCode::NotFound, format!("there is no template `{}`", name.escape_debug()))
-            .hint(format!("this version has: {}", TEMPLATES.join(", "))),
-    ))
 }
 
 /// Reads `--label`, as what a sandbox is given or found by.

@@ -8,7 +8,8 @@ use clap_complete::Shell;
 use belljar_core::{Error, ErrorCode, NetworkPolicy, RecordingName, Result, SandboxId};
 
 use super::{
-    CacheArgs, CallsArgs, CommandOptions, NetworkOptions, RecordingArgs, SandboxOptions, TokenArgs, in_option,
+    CacheArgs, CallsArgs, CommandOptions, NetworkOptions, RecordingArgs, SandboxOptions, SnapshotArgs,
+    TemplateArgs, TokenArgs, in_option,
 };
 
 /// Run untrusted code behind real walls.
@@ -85,6 +86,8 @@ pub(crate) enum Verb {
     Net(NetArgs),
     Egress(EgressArgs),
     Policy(PolicyArgs),
+    Template(TemplateArgs),
+    Snapshot(SnapshotArgs),
     Recording(RecordingArgs),
     Cache(CacheArgs),
     Gateway(GatewayArgs),
@@ -152,8 +155,13 @@ pub(crate) struct RunArgs {
     /// Copy a file or directory out after the command ran, into the current directory or to DEST; may be repeated
     #[arg(long = "out", value_name = "PATH[:DEST]", help_heading = "Files")]
     pub(crate) outs: Vec<String>,
-    /// The command and its arguments, or one script of this machine
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, help_heading = "Arguments")]
+    /// The command and its arguments, or one script of this machine; with a template that says what it runs, it can be left out
+    #[arg(
+        value_name = "CMD",
+        required_unless_present = "template",
+        trailing_var_arg = true,
+        help_heading = "Arguments"
+    )]
     pub(crate) command: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use belljar_engine::session::{Session, SessionRequest};
 use belljar_engine::store::Accepted;
 use tracing::Instrument;
 
-use super::Context;
+use super::{Context, build};
 use crate::args::{CreateArgs, CreatePlan, Upload};
 use crate::interrupt::Interrupts;
 use crate::outcome::{Failure, Status};
@@ -15,7 +15,7 @@ use crate::transfer::Transfer;
 use crate::wiring;
 
 pub(crate) async fn create(context: &Context, args: CreateArgs) -> Result<Status, Failure> {
-    let CreatePlan { provider, request, needs_engine, files } = args.plan()?;
+    let CreatePlan { provider, mut request, needs_engine, files, installation } = args.plan()?;
     if provider == ProviderName::Local {
         return Err(Error::new(
             ErrorCode::Unsupported,
@@ -26,6 +26,10 @@ pub(crate) async fn create(context: &Context, args: CreateArgs) -> Result<Status
     }
     let keyed = request.key.is_some();
     let mut interrupts = Interrupts::new()?;
+    let tenant = Some(request.tenant.clone()).filter(|_| needs_engine.is_some());
+    let env = request.spec.env.clone();
+    let prepared = build::prepare(context, &mut request.spec, &env, installation.as_ref(), tenant.as_ref());
+    interrupts.guard(prepared).await?;
     let made = interrupts.guard(make(context, provider, request, needs_engine)).await?;
     match made {
         Made::New(sandbox) => furnish(context, &*sandbox, files, keyed, &mut interrupts).await,

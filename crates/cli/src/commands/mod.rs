@@ -1,6 +1,7 @@
 //! One file per command. Each takes its checked arguments, does its work and answers with a status.
 
 mod attach;
+mod build;
 mod cache;
 mod calls;
 mod completions;
@@ -23,6 +24,7 @@ mod rm;
 mod run;
 mod sessions;
 mod stats;
+mod template;
 mod token;
 
 use std::path::PathBuf;
@@ -30,7 +32,9 @@ use std::sync::Arc;
 
 use belljar_core::{Error, ErrorCode, ExecId, Result, Sandbox, SandboxId};
 
-use crate::args::{CacheVerb, Cli, GatewayVerb, NetVerb, PolicyVerb, RecordingVerb, TokenVerb, Verb};
+use crate::args::{
+    CacheVerb, Cli, GatewayVerb, NetVerb, PolicyVerb, RecordingVerb, TemplateVerb, TokenVerb, Verb,
+};
 use crate::outcome::{Failure, Status};
 use crate::print::Printer;
 use crate::wiring;
@@ -78,6 +82,16 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
             CacheVerb::Rm(args) => cache::rm(&context, &args),
             CacheVerb::Limit(args) => cache::limit(&context, &args),
         },
+        Verb::Template(args) => match args.command {
+            TemplateVerb::Build(args) => build::template_build(&context, *args).await,
+            TemplateVerb::Import(args) => template::take_in(&context, args).await,
+            TemplateVerb::Ls => template::ls(&context),
+            TemplateVerb::Inspect(args) => template::inspect(&context, &args),
+            TemplateVerb::Rm(args) => template::rm(&context, &args),
+            TemplateVerb::Verify(args) => template::verify(&context, &args),
+            TemplateVerb::Gc(args) => template::gc(&context, args).await,
+        },
+        Verb::Snapshot(args) => template::snapshot(&context, args).await,
         Verb::Recording(args) => match args.command {
             RecordingVerb::Ls => recording::ls(&context),
             RecordingVerb::Show(args) => recording::show(&context, &args),

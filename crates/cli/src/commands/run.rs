@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use belljar_core::{Capability, Command, Error, ErrorCode, Provider, Sandbox, Stream};
+use belljar_core::{Capability, Command, Error, ErrorCode, Provider, ProviderName, Sandbox, Stream};
 use tracing::Instrument;
 
-use super::{Context, calls};
+use super::{Context, build, calls};
 use crate::args::{Plan, RunArgs};
 use crate::follow::{self, Wishes};
 use crate::interrupt::Interrupts;
@@ -20,7 +20,16 @@ use crate::wiring;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(context: &Context, args: RunArgs) -> Result<Status, Failure> {
-    let plan = args.plan()?;
+    let mut plan = args.plan()?;
+    if plan.provider == ProviderName::Jail {
+        let mut interrupts = Interrupts::new()?;
+        let env = plan.request.env.clone();
+        let prepared = build::prepare(context, &mut plan.spec, &env, plan.installation.as_ref(), None);
+        interrupts.guard(prepared).await?;
+    }
+    if plan.runs_own {
+        plan.request.command = Command::Argv(build::own_command(context, &plan.spec.template)?);
+    }
     let provider = wiring::provider(plan.provider, context.home.clone()).await?;
     one_shot(context, provider.as_ref(), plan, &mut Outlet::standard()).await
 }
