@@ -23,7 +23,7 @@ fn bad_options_are_named_and_nothing_is_made() {
         (&["run", "--memory", "1e30", "--", "true"], "--memory"),
         (&["run", "--memory", "lots", "--", "true"], "--memory"),
         (&["run", "--memory=-1", "--", "true"], "--memory"),
-        (&["run", "--template", "nope", "--", "true"], "nope"),
+        (&["run", "--template", "No such", "--", "true"], "No such"),
         (&["run", "--provider", "nope", "--", "true"], "nope"),
         (&["run", "--net", "all", "--", "true"], "--net"),
         (&["run", "--allow", "exa mple.org", "--", "true"], "--allow"),
