@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     if let Err(error) = belljar_core::wall::ablation::read() {
         return finish(printer, Err(error.into()));
     }
-    if let Some(status) = door::part() {
+    if let Some(status) = door::part().or_else(belljar_providers::unpacker::part) {
         return status;
     }
     match args::parse(std::env::args_os()) {

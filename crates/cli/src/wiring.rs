@@ -7,12 +7,14 @@ use belljar_core::{Error, ErrorCode, NetworkPolicy, Provider, ProviderName, Resu
 use belljar_engine::service::{Client, Lock, Reception};
 use belljar_engine::store::Sqlite;
 use belljar_engine::{Config, Engine};
+use belljar_layers::Unpacker;
 use belljar_providers::doctor;
 pub(crate) use belljar_providers::doctor::{Area, Check, Status as Health};
 use belljar_providers::home::Home;
 use belljar_providers::jail::Jail;
 use belljar_providers::local::Local;
 use belljar_providers::template;
+use belljar_providers::unpacker::Confined;
 
 /// The provider of this name. Those whose sandboxes outlive a command keep them in the data directory `home`; where an
 /// engine serves that, it is asked to do everything.
@@ -41,6 +43,14 @@ fn jail(home: Home) -> Result<Jail> {
 /// The jail itself, whether or not an engine serves the data directory.
 pub(crate) fn own_jail(home: Option<PathBuf>) -> Result<Jail> {
     jail(Home::open(home)?)
+}
+
+/// Who unpacks archives of strangers: this program, in a process that has nothing to lose.
+pub(crate) fn unpacker() -> Result<Box<dyn Unpacker>> {
+    let program = std::env::current_exe().map_err(|error| {
+        Error::new(ErrorCode::Internal, format!("cannot find the program itself: {error}"))
+    })?;
+    Ok(Box::new(Confined::new(program)))
 }
 
 /// The data directory.

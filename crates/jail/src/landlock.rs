@@ -102,6 +102,24 @@ pub fn ruleset(
     Option::<OwnedFd>::from(rules).ok_or(LandlockError::Unsupported)
 }
 
+/// The same for whoever makes a layer of files: reading below `readable`, and all below `writable` but devices of blocks. The marks
+/// by which layers take files away are made as devices of characters.
+pub fn layer_ruleset(
+    readable: &[BorrowedFd<'_>],
+    writable: BorrowedFd<'_>,
+) -> Result<OwnedFd, LandlockError> {
+    let all = AccessFs::from_all(NEWEST);
+    let handled = Ruleset::default().handle_access(all).map_err(LandlockError::Create)?;
+    let handled = handled.scope(Scope::from_all(NEWEST)).map_err(LandlockError::Create)?;
+    let mut rules = handled.create().map_err(LandlockError::Create)?;
+    let write = all & !(AccessFs::MakeBlock | AccessFs::IoctlDev | AccessFs::Execute);
+    let places = readable.iter().map(|place| (*place, AccessFs::ReadFile | AccessFs::ReadDir));
+    for (place, access) in places.chain([(writable, write)]) {
+        rules = rules.add_rule(PathBeneath::new(place, access)).map_err(LandlockError::AddRule)?;
+    }
+    Option::<OwnedFd>::from(rules).ok_or(LandlockError::Unsupported)
+}
+
 /// Puts the calling thread, and all it will start, under a ruleset for good.
 ///
 /// The thread must have `no_new_privs` set. Neither allocates nor locks, so it may run between fork and exec.

@@ -673,6 +673,40 @@ pub const WORKER_CHECKED: &[Checked] = &[
     },
 ];
 
+/// All that whoever unpacks a stranger's archive may ask: to read it, to make files below what it has, and memory. No sockets, no
+/// processes, no threads.
+pub const UNPACKER: &[Call] = calls! {
+    SYS_brk, SYS_clock_gettime, SYS_close, SYS_exit, SYS_exit_group, SYS_fchmod, SYS_fchown, SYS_fchownat, SYS_fgetxattr,
+    SYS_flistxattr, SYS_fsetxattr, SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getdents64, SYS_getpid, SYS_getrandom, SYS_gettid,
+    SYS_linkat, SYS_lseek, SYS_madvise, SYS_mkdirat, SYS_mremap, SYS_munmap, SYS_newfstatat, SYS_openat, SYS_openat2, SYS_read,
+    SYS_readlinkat, SYS_restart_syscall, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_statx,
+    SYS_symlinkat, SYS_tgkill, SYS_utimensat, SYS_write, SYS_writev
+};
+
+/// What it may ask with some arguments.
+pub const UNPACKER_CHECKED: &[Checked] = &[
+    Checked {
+        call: ("SYS_fcntl", libc::SYS_fcntl),
+        clauses: &[clause(
+            "copies and flags of descriptors, but no locks",
+            &[is(1, &[libc::F_DUPFD_CLOEXEC as u32, F_GETFD, F_SETFD, F_GETFL])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked {
+        call: ("SYS_mknodat", libc::SYS_mknodat),
+        clauses: &[clause(
+            "the mark that takes a file of a lower layer away, and no device",
+            &[is(3, &[0])],
+            Answer::Allow,
+        )],
+        otherwise: REFUSE,
+    },
+    Checked { call: ("SYS_mmap", libc::SYS_mmap), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+    Checked { call: ("SYS_mprotect", libc::SYS_mprotect), clauses: NO_NEW_CODE, otherwise: Answer::Allow },
+];
+
 const F_GETFD: u32 = libc::F_GETFD as u32;
 const F_SETFD: u32 = libc::F_SETFD as u32;
 const F_GETFL: u32 = libc::F_GETFL as u32;

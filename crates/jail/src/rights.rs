@@ -1,7 +1,7 @@
 //! What a process outside gives up before it reads anything that comes from inside.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use belljar_core::Wall;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -57,6 +57,38 @@ fn confine(user: u32) -> io::Result<()> {
         seccomp::compile_for_worker().install_silently()?;
     }
     Ok(())
+}
+
+/// Capabilities by which root makes files as an archive says they are: whose they are, and whatever their rights.
+const TO_MAKE_FILES: u64 = (1 << 0) | (1 << 1) | (1 << 3) | (1 << 4) | (1 << 27);
+
+/// Takes the rights of whoever unpacks a stranger's archive away: what is left is to read these directories and to make files in that one.
+/// It ends with whoever started it. The process must be of one thread.
+pub fn confine_unpacker(readable: &[BorrowedFd<'_>], writable: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain system call on numbers.
+    unsafe { check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0)) }?;
+    bound(Resource::Core, 0)?;
+    bound(Resource::Data, MOST_MEMORY)?;
+    if rustix::process::geteuid().is_root() {
+        // What is absolute leads into the layer, whoever follows it.
+        rustix::process::fchdir(writable)?;
+        rustix::process::chroot(".")?;
+        keep_capabilities(TO_MAKE_FILES)?;
+    }
+    give_up(None)?;
+    if landlock::abi() >= 1 {
+        let rules = landlock::layer_ruleset(readable, writable).map_err(io::Error::other)?;
+        landlock::restrict_self(rules.as_fd())?;
+    }
+    seccomp::compile_for_unpacker().install_silently()
+}
+
+fn keep_capabilities(kept: u64) -> io::Result<()> {
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let (low, high) = (kept as u32, (kept >> 32) as u32);
+    let sets: [u32; 6] = [low, low, 0, high, high, 0];
+    // SAFETY: header and sets have the layout of version 3 and outlive the call.
+    unsafe { check(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) as i32) }.map(drop)
 }
 
 /// Lowers a limit for good.

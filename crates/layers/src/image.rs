@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::archive::unpacking;
+use crate::archive::{Packing, unpacking};
 use crate::digest::Digest;
+use crate::export::{GROUND, SETTINGS};
 use crate::offence::{Offence, Refused};
-use crate::stack::Stack;
-use crate::store::{Held, Layer, Store};
-use crate::unpack::{Bounds, unpack};
+use crate::record::{Ground, Settings};
+use crate::store::{Arrival, Held, Layer, Store};
+use crate::unpack::{Bounds, Unpacker};
 
 /// The longest of the files that say what an image is.
 const LONGEST_TEXT: u64 = 4 << 20;
@@ -27,6 +28,8 @@ pub struct Image {
     pub layers: Vec<Layer>,
     /// How programs are started in it.
     pub config: Config,
+    /// The template that it was, if it was one.
+    pub own: Option<(Ground, Settings)>,
 }
 
 /// How programs are started in an image.
@@ -69,12 +72,12 @@ pub fn import(
     store: &Store,
     held: &Held,
     archive: impl BufRead,
-    bounds: Bounds,
+    (unpacker, bounds): (&dyn Unpacker, Bounds),
     mut tell: impl FnMut(Progress),
 ) -> Result<Image, Refused> {
     let place = store.scratch().map_err(Refused::io("cannot make room for the image"))?;
     let parts = Parts::read(archive, place.path(), bounds)?;
-    let (config, blobs) = parts.find()?;
+    let Found { config, layers: blobs, own } = parts.find()?;
     let config: Description = parts.text(&config)?;
     if config.rootfs.diff_ids.len() != blobs.len() || blobs.len() > MOST_LAYERS {
         let why = format!("has {} layers, and says {}", blobs.len(), config.rootfs.diff_ids.len());
@@ -91,23 +94,13 @@ pub fn import(
             layers.push(known);
             continue;
         }
-        let below = layers.iter().rev().map(|layer| File::open(store.tree(&layer.digest)).map(Into::into));
-        let below: io::Result<Vec<_>> = below.collect();
-        let below = Stack::new(below.map_err(Refused::io("cannot open a layer"))?);
-        let file = parts.open(blob)?;
-        let fill = |tree| {
-            let unpacked = unpack(BufReader::with_capacity(128 << 10, file), tree, &below, bounds)?;
-            if unpacked.content != *expected {
-                let why = format!("is {} and should be {expected}", unpacked.content);
-                return Err(Refused::offence(Offence::Digest, blob.as_bytes(), why));
-            }
-            Ok(((), Some(unpacked.content), unpacked.bytes))
-        };
-        let (layer, ()) = store.add(held, fill)?;
+        let archive = parts.open(blob)?;
+        let arrival = Arrival { archive, expected: Some(*expected), below: &layers, ground: None };
+        let layer = store.unpack(held, (unpacker, bounds), arrival)?;
         store.note(&own, &layer).map_err(Refused::io("cannot write down a layer"))?;
         layers.push(layer);
     }
-    Ok(Image { layers, config: config.config })
+    Ok(Image { layers, config: config.config, own })
 }
 
 /// The files of an image, by name.
@@ -122,6 +115,12 @@ impl Parts {
         let broken = |error: io::Error| {
             Refused::offence(Offence::Broken, b"the image", format!("cannot be read: {error}"))
         };
+        let mut archive = archive;
+        if Packing::of(archive.fill_buf().map_err(reading())?) == Packing::Zstd {
+            // Its layers may be; they are read behind walls.
+            let why = "is packed by zstd as a whole: unpack it first, as in `zstd -d`";
+            return Err(Refused::offence(Offence::Broken, b"the image", why));
+        }
         let source = unpacking(archive).map_err(reading())?;
         let mut archive = tar::Archive::new(source.take(bounds.bytes));
         let (mut files, mut links) = (HashMap::new(), BTreeMap::new());
@@ -202,15 +201,14 @@ impl Parts {
         Ok(name)
     }
 
-    /// The file that describes the image, and those of its layers, the lowest first.
-    fn find(&self) -> Result<(String, Vec<String>), Refused> {
+    fn find(&self) -> Result<Found, Refused> {
         if self.files.contains_key("manifest.json") {
             let all: Vec<Saved> = self.text("manifest.json")?;
             let [one] = &all[..] else {
                 let why = format!("has {} images; save one of them", all.len());
                 return Err(Refused::offence(Offence::Broken, b"manifest.json", why));
             };
-            return Ok((one.config.clone(), one.layers.clone()));
+            return Ok(Found { config: one.config.clone(), layers: one.layers.clone(), own: None });
         }
         let index: Index = self.text("index.json")?;
         let mut manifests = index.manifests;
@@ -228,10 +226,26 @@ impl Parts {
             let manifest: Manifest = self.text(&name)?;
             let layers =
                 manifest.layers.iter().map(|layer| self.blob(&layer.digest)).collect::<Result<_, _>>()?;
-            return Ok((self.blob(&manifest.config.digest)?, layers));
+            let own = |name: &str| manifest.annotations.get(name).map(String::as_str);
+            let ground = own(GROUND).and_then(|text| serde_json::from_str(text).ok());
+            let settings = own(SETTINGS).and_then(|text| serde_json::from_str(text).ok());
+            return Ok(Found {
+                config: self.blob(&manifest.config.digest)?,
+                layers,
+                own: ground.zip(settings),
+            });
         }
         Err(Refused::offence(Offence::Broken, b"index.json", "leads to no image"))
     }
+}
+
+/// What an image is made of.
+struct Found {
+    /// The file that describes it.
+    config: String,
+    /// Those of its layers, the lowest first.
+    layers: Vec<String>,
+    own: Option<(Ground, Settings)>,
 }
 
 /// What `docker save` says of an image.
@@ -251,6 +265,8 @@ struct Index {
 struct Manifest {
     config: Descriptor,
     layers: Vec<Descriptor>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]

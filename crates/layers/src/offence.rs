@@ -62,6 +62,11 @@ impl Offence {
         Self::Digest,
     ];
 
+    /// The offence of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|offence| offence.as_str() == name)
+    }
+
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -74,6 +74,11 @@ impl Record {
         Self { ground: Ground::Host, layers: Vec::new(), settings: Settings::default() }
     }
 
+    /// No file at all.
+    pub fn nothing() -> Self {
+        Self { ground: Ground::Nothing, layers: Vec::new(), settings: Settings::default() }
+    }
+
     /// What it is known by: what is in its layers, in which order, and how programs are started. Where they came from does not count.
     pub fn digest(&self) -> Digest {
         let layers: Vec<Digest> = self.layers.iter().map(|layer| layer.digest).collect();

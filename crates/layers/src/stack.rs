@@ -1,13 +1,13 @@
 //! Layers as a sandbox sees them, one over the other: where a name leads, without leaving the root.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 /// The attribute of a directory that hides what is below it in lower layers.
@@ -99,6 +99,61 @@ impl Stack {
         Ok(self.look(&self.follow(name)?)?.is_some_and(|seen| seen.kind() == FileType::Directory))
     }
 
+    /// What is in a directory, wherever its name leads inside, by name; `None` if there is none.
+    pub fn list(&self, name: &Path) -> io::Result<Option<Vec<Listed>>> {
+        let place = self.follow(name)?;
+        if !self.look(&place)?.is_some_and(|seen| seen.kind() == FileType::Directory) {
+            return Ok(None);
+        }
+        let mut names = BTreeSet::new();
+        for root in &self.0 {
+            // What is no directory here, or hides what is below it, ends it.
+            match open_beneath(root, &place) {
+                Ok(directory) => names.extend(names_in(&directory)?),
+                Err(Errno::NOENT) => {}
+                Err(_) => break,
+            }
+            if is_opaque_at(root, &place)? || self.hides(root, &place)? {
+                break;
+            }
+        }
+        let mut listed = Vec::new();
+        for name in names {
+            if let Some(entry) = self.stat(&place.join(&name))? {
+                listed.push(entry);
+            }
+        }
+        Ok(Some(listed))
+    }
+
+    /// What is at a place of plain components, none of which is followed.
+    pub fn stat(&self, place: &Path) -> io::Result<Option<Listed>> {
+        let Some(seen) = self.look(place)? else { return Ok(None) };
+        let target = match seen.kind() {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&self.0[seen.layer], place, Vec::new())?;
+                Some(OsStr::from_bytes(target.to_bytes()).to_owned())
+            }
+            _ => None,
+        };
+        let kind = match seen.kind() {
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Link,
+            _ => Kind::File,
+        };
+        let Stat { st_mode, st_uid, st_gid, st_size, .. } = seen.stat;
+        let size = if kind == Kind::File { st_size as u64 } else { 0 };
+        Ok(Some(Listed {
+            path: place.to_owned(),
+            kind,
+            mode: st_mode & 0o7777,
+            uid: st_uid,
+            gid: st_gid,
+            size,
+            target,
+        }))
+    }
+
     /// Where a name leads inside, the last link included.
     fn follow(&self, name: &Path) -> io::Result<PathBuf> {
         let mut place = self.resolve(name)?;
@@ -155,6 +210,58 @@ impl Stack {
             }
         }
         Ok(place)
+    }
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+}
+
+/// A file of a stack, as a sandbox would see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Where it is, without the first slash.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Its rights.
+    pub mode: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// And whose group's.
+    pub gid: u32,
+    /// How many bytes it has.
+    pub size: u64,
+    /// Where it leads, if it is a link.
+    pub target: Option<OsString>,
+}
+
+/// The names in a directory of a layer.
+pub(crate) fn names_in(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Whether a layer has a directory here that hides what lies below it.
+pub(crate) fn is_opaque_at(root: &OwnedFd, place: &Path) -> io::Result<bool> {
+    match open_beneath(root, place) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+        Err(error) => Err(error.into()),
+        Ok(_) => is_opaque(root, place),
     }
 }
 

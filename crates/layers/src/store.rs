@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::locked;
 use crate::digest::{Digest, digest};
-use crate::offence::Refused;
+use crate::offence::{Offence, Refused};
+use crate::unpack::{Bounds, Unpacked, Unpacker};
 
 /// How directories are named in which layers are made, and those that are on their way out.
 const NEW: &str = "new-";
@@ -37,6 +38,19 @@ pub struct Layer {
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
+}
+
+/// An archive that is to become a layer.
+#[derive(Debug)]
+pub struct Arrival<'a> {
+    /// The archive.
+    pub archive: File,
+    /// The digest that it must have, unpacked, if that is known.
+    pub expected: Option<Digest>,
+    /// The layers that it lies over, the lowest first.
+    pub below: &'a [Layer],
+    /// A directory that these lie on, if they do on any.
+    pub ground: Option<&'a Path>,
 }
 
 /// As long as this lives nothing is collected.
@@ -95,11 +109,33 @@ impl Store {
         Ok(all)
     }
 
+    /// Makes a layer of an archive.
+    pub fn unpack(
+        &self,
+        held: &Held,
+        (unpacker, bounds): (&dyn Unpacker, Bounds),
+        arrival: Arrival<'_>,
+    ) -> Result<Layer, Refused> {
+        let below = arrival.below.iter().rev().map(|layer| self.tree(&layer.digest));
+        let below: Vec<PathBuf> = below.chain(arrival.ground.map(Path::to_owned)).collect();
+        let fill = |tree: &Path, _| {
+            let Unpacked { content, bytes, .. } = unpacker.unpack(arrival.archive, tree, &below, bounds)?;
+            match arrival.expected {
+                Some(expected) if content != expected => {
+                    let why = format!("is {content} and should be {expected}");
+                    Err(Refused::offence(Offence::Digest, b"the archive", why))
+                }
+                _ => Ok(((), Some(content), bytes)),
+            }
+        };
+        Ok(self.add(held, fill)?.0)
+    }
+
     /// Makes a layer of what is put into an empty directory. Of one that is there already the new one is dropped.
     pub fn add<T>(
         &self,
         held: &Held,
-        fill: impl FnOnce(OwnedFd) -> Result<(T, Option<Digest>, u64), Refused>,
+        fill: impl FnOnce(&Path, OwnedFd) -> Result<(T, Option<Digest>, u64), Refused>,
     ) -> Result<(Layer, T), Refused> {
         let _ = held;
         let making = || Refused::io("cannot make a layer");
@@ -111,7 +147,7 @@ impl Store {
         DirBuilder::new().mode(0o755).create(&tree).map_err(making())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&tree, flags, Mode::empty()).map_err(io::Error::from);
-        let (made, content, bytes) = fill(open().map_err(making())?)?;
+        let (made, content, bytes) = fill(&tree, open().map_err(making())?)?;
         let digest = open().and_then(digest).map_err(making())?;
         let layer = Layer { digest, content, bytes };
         let label = serde_json::to_vec(&layer).map_err(io::Error::from).map_err(making())?;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tar::EntryType;
 
 use crate::archive::{Counted, unpacking};
@@ -52,7 +53,7 @@ impl Default for Bounds {
 }
 
 /// What came of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
     /// The digest of the archive, unpacked: what OCI calls the layer's diff id.
     pub content: Digest,
@@ -60,6 +61,38 @@ pub struct Unpacked {
     pub entries: u64,
     /// How many bytes of content.
     pub bytes: u64,
+}
+
+/// Who unpacks archives: somebody who may be taken over by what is in them, and should have nothing to lose.
+pub trait Unpacker: Send + Sync {
+    /// Unpacks an archive into an empty directory that is to lie over these layers, the uppermost first.
+    fn unpack(
+        &self,
+        archive: File,
+        into: &Path,
+        below: &[PathBuf],
+        bounds: Bounds,
+    ) -> Result<Unpacked, Refused>;
+}
+
+/// Whoever asks, without any walls: for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Myself;
+
+impl Unpacker for Myself {
+    fn unpack(
+        &self,
+        archive: File,
+        into: &Path,
+        below: &[PathBuf],
+        bounds: Bounds,
+    ) -> Result<Unpacked, Refused> {
+        let opening = || Refused::io("cannot open a layer");
+        let open = |path: &PathBuf| File::open(path).map(OwnedFd::from);
+        let below = below.iter().map(open).collect::<io::Result<Vec<_>>>().map_err(opening())?;
+        let into = File::open(into).map_err(opening())?.into();
+        unpack(BufReader::with_capacity(128 << 10, archive), into, &Stack::new(below), bounds)
+    }
 }
 
 /// Unpacks an archive, packed or not, into an empty directory that is to lie over these layers.
@@ -401,9 +434,10 @@ fn nature(header: &tar::Header) -> io::Result<Nature> {
     let id = |id: u64| u32::try_from(id).ok().filter(|_| id < MOST_IDS).unwrap_or(NOBODY);
     Ok(Nature {
         mode: header.mode()? & 0o7777,
-        uid: id(header.uid()?),
-        gid: id(header.gid()?),
-        changed: i64::try_from(header.mtime()?).unwrap_or(0),
+        // Some leave out what they do not know.
+        uid: id(header.uid().unwrap_or(0)),
+        gid: id(header.gid().unwrap_or(0)),
+        changed: i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0),
     })
 }
 

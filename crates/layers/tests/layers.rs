@@ -302,7 +302,7 @@ fn a_store_keeps_what_is_wanted() {
     let add = |word: &str| {
         let held = store.hold().unwrap();
         let archive = Archive::default().file("word", word).end();
-        let fill = |tree| {
+        let fill = |_: &Path, tree| {
             let unpacked = unpack(&archive[..], tree, &Stack::default(), Bounds::default())?;
             Ok(((), Some(unpacked.content), unpacked.bytes))
         };
@@ -316,7 +316,7 @@ fn a_store_keeps_what_is_wanted() {
     fs::write(store.tree(&two.digest).join("word"), "2wo").unwrap();
     assert!(!store.verify(&two.digest).unwrap());
     // One that fails leaves nothing, and what others left half done goes with what nobody wants.
-    let failed = store.add(&store.hold().unwrap(), |_| {
+    let failed = store.add(&store.hold().unwrap(), |_, _| {
         Err::<((), _, _), _>(Refused::Io { what: "no".into(), source: io::ErrorKind::Other.into() })
     });
     assert!(failed.is_err());

@@ -11,5 +11,6 @@ pub mod jail;
 pub mod local;
 mod names;
 pub mod template;
+pub mod unpacker;
 
 pub use names::new_id;

@@ -42,7 +42,7 @@ pub async fn build(
     let host = workshop.jail.host_digest().await?;
     let mut building = Building { workshop, context, host, done: BTreeMap::new(), number: 0, all };
     for (at, stage) in recipe.stages.iter().enumerate().filter(|(at, _)| needed.contains(at)) {
-        let base = building.base(&stage.base).map_err(|error| in_line(stage.line, error))?;
+        let base = building.base(&stage.base, tell).await.map_err(|error| in_line(stage.line, error))?;
         let mut state = State { record: base, has_command: false };
         for step in &stage.steps {
             state = building.step(state, step, tell).await.map_err(|error| in_line(step.line, error))?;
@@ -111,23 +111,19 @@ struct Building<'a> {
 }
 
 impl Building<'_> {
-    fn base(&self, base: &Base) -> Result<Record> {
+    async fn base(&self, base: &Base, tell: Tell<'_>) -> Result<Record> {
         match base {
             Base::Host => Ok(Record::host()),
-            Base::Scratch => {
-                Ok(Record { ground: Ground::Nothing, layers: Vec::new(), settings: Settings::default() })
-            }
-            Base::Stage(at) => self
-                .done
-                .get(at)
-                .cloned()
-                .ok_or_else(|| Error::new(ErrorCode::Internal, "a stage is needed that is not built")),
+            Base::Scratch => Ok(Record::nothing()),
+            Base::Stage(at) => self.stage(*at),
             Base::Image(name) => named(self.workshop, name),
-            Base::Debian(_) => {
-                Err(Error::new(ErrorCode::Unsupported, "Debian cannot be built from its packages yet")
-                    .hint("use `base = \"host\"`, or take an image in"))
-            }
+            Base::Debian(suite) => self.workshop.debian(suite.as_deref(), tell).await,
         }
+    }
+
+    fn stage(&self, at: usize) -> Result<Record> {
+        let missing = || Error::new(ErrorCode::Internal, "a stage is needed that is not built");
+        self.done.get(&at).cloned().ok_or_else(missing)
     }
 
     async fn step(&mut self, mut state: State, step: &Step, tell: Tell<'_>) -> Result<State> {
@@ -201,7 +197,7 @@ impl Building<'_> {
         run: Run,
         tell: Tell<'_>,
     ) -> Result<Record> {
-        if let Some(record) = self.recall(&key)? {
+        if let Some(record) = self.workshop.recall(&key)? {
             tell(is_kept(said));
             return Ok(record);
         }
@@ -215,7 +211,7 @@ impl Building<'_> {
     async fn files(&self, below: Record, action: &Action, said: Progress, tell: Tell<'_>) -> Result<Record> {
         // What another template has is known by what that is, and what comes from outside by what it is.
         let from = match action {
-            Action::Copy { origin: Origin::Stage(at), .. } => Some(self.base(&Base::Stage(*at))?),
+            Action::Copy { origin: Origin::Stage(at), .. } => Some(self.stage(*at)?),
             Action::Copy { origin: Origin::Image(name), .. } => Some(named(self.workshop, name)?),
             _ => None,
         };
@@ -227,7 +223,7 @@ impl Building<'_> {
             (None, Some(packed)) => self.key(&below, ("files", packed.digest)),
             (from, _) => self.key(&below, ("copy", from.as_ref().map(Record::digest), action)),
         };
-        if let Some(record) = self.recall(&key)? {
+        if let Some(record) = self.workshop.recall(&key)? {
             tell(is_kept(said));
             return Ok(record);
         }
@@ -239,10 +235,6 @@ impl Building<'_> {
         let record = self.workshop.lay(&below, packed).await?;
         self.remember(&key, &record, &said)?;
         Ok(record)
-    }
-
-    fn recall(&self, key: &Digest) -> Result<Option<Record>> {
-        if self.workshop.how.anew { Ok(None) } else { self.workshop.catalog.recall(key).map_err(failed) }
     }
 
     fn remember(&self, key: &Digest, record: &Record, said: &Progress) -> Result<()> {
@@ -260,7 +252,7 @@ impl Building<'_> {
             return Ok(record);
         }
         let owner = self.workshop.owner(&record, record.settings.user.as_deref()).await?;
-        let mut packer = Packer::new(Dress { owner, mode: None })?;
+        let mut packer = Packer::new(Dress { owner: Some(owner), mode: None })?;
         packer.directory(inner, 0o755)?;
         self.workshop.lay(&record, packer.finish()?).await
     }
@@ -272,7 +264,7 @@ impl Building<'_> {
                 let owner = self.workshop.owner(record, owner.as_deref()).await?;
                 let target = joined(&record.settings, target);
                 let copied = Copied { sources, target: &target, unpack: *unpack };
-                let dress = Dress { owner, mode: *mode };
+                let dress = Dress { owner: Some(owner), mode: *mode };
                 match (from, &self.context) {
                     (Some(from), _) => self.workshop.pack_template(record, from, &copied, dress).await,
                     (None, Some(context)) => {
@@ -286,7 +278,7 @@ impl Building<'_> {
             Action::Write { content, target, owner, mode } => {
                 let owner = self.workshop.owner(record, owner.as_deref()).await?;
                 let target = joined(&record.settings, target);
-                let mut packer = Packer::new(Dress { owner, mode: *mode })?;
+                let mut packer = Packer::new(Dress { owner: Some(owner), mode: *mode })?;
                 packer.bytes(Path::new(target.trim_start_matches('/')), 0o644, content)?;
                 packer.finish()
             }

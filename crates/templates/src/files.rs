@@ -1,10 +1,10 @@
 //! Steps that copy files: they need no sandbox but the one that files are copied from, and become a layer of their own.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use belljar_core::{ByteStream, Error, ErrorCode, FileKind, FilePath, Result, UserName};
-use belljar_layers::{Bounds, Record, Stack, unpack};
+use belljar_layers::{Arrival, Bounds, Record, Stack};
 use belljar_providers::jail::templates::refusal;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -249,13 +249,15 @@ impl Workshop {
 
     /// A template with the files of an archive on top.
     pub(crate) async fn lay(&self, record: &Record, packed: Packed) -> Result<Record> {
-        let stack = self.jail.stack(record).await?;
-        let fill = |tree| {
-            let unpacked = unpack(BufReader::new(packed.file), tree, &stack, MOST)?;
-            Ok(((), None, unpacked.bytes))
+        let ground = self.jail.ground(record).await?;
+        let arrival = Arrival {
+            archive: packed.file,
+            expected: None,
+            below: &record.layers,
+            ground: ground.as_deref(),
         };
-        let (layer, ()) = self.catalog.store().add(&self.held, fill).map_err(|refused| refusal(&refused))?;
-        Ok(record.clone().with(layer))
+        let laid = self.catalog.store().unpack(&self.held, (&*self.unpacker, MOST), arrival);
+        Ok(record.clone().with(laid.map_err(|refused| refusal(&refused))?))
     }
 }
 

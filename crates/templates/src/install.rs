@@ -5,6 +5,8 @@ use std::path::Path;
 
 use belljar_core::{Error, ErrorCode, Result, Tenant, UserName};
 use belljar_layers::{Digest, Ground, Record};
+use belljar_providers::jail::Jail;
+use belljar_providers::jail::templates::catalog;
 
 use crate::step::Run;
 use crate::workshop::{Progress, Tell, Workshop, failed};
@@ -45,6 +47,12 @@ pub struct Install<'a> {
     pub tenant: Option<&'a Tenant>,
 }
 
+/// The template with what is installed over it, if that was done before.
+pub async fn installed(jail: &Jail, base: &Record, install: &Install<'_>) -> Result<Option<Record>> {
+    let key = key(jail, base, install, &files(install)?).await?;
+    catalog(jail.home())?.recall(&key).map_err(failed)
+}
+
 /// The template with what is installed over it. What fails is not kept, and leaves nothing.
 pub async fn install(
     workshop: &Workshop,
@@ -52,19 +60,9 @@ pub async fn install(
     install: &Install<'_>,
     tell: Tell<'_>,
 ) -> Result<Record> {
-    let mut files = Vec::new();
-    for name in files_of(install)? {
-        let content = read(&install.folder.join(&name))?;
-        files.push((format!("{HOME}/{name}"), content));
-    }
-    let known: Vec<(&str, Digest)> =
-        files.iter().map(|(name, content)| (name.as_str(), Digest::of(content))).collect();
-    let host = if base.ground == Ground::Host { workshop.jail.host_digest().await? } else { String::new() };
-    let depends = (FORMAT, host, base.digest(), install.command, known, install.env, install.tenant);
-    let key = Digest::of(&serde_json::to_vec(&depends).unwrap_or_default());
-    if !workshop.how.anew
-        && let Some(record) = workshop.catalog.recall(&key).map_err(failed)?
-    {
+    let files = files(install)?;
+    let key = key(&workshop.jail, base, install, &files).await?;
+    if let Some(record) = workshop.recall(&key)? {
         return Ok(record);
     }
     tell(Progress::Step { number: 1, all: 1, text: install.command.to_owned(), kept: false });
@@ -78,6 +76,26 @@ pub async fn install(
     let record = workshop.run(base, run, tell).await?;
     workshop.catalog.remember(&workshop.held, &key, &record, install.command).map_err(failed)?;
     Ok(record)
+}
+
+/// By what an installation is known again: all that it depends on.
+async fn key(
+    jail: &Jail,
+    base: &Record,
+    install: &Install<'_>,
+    files: &[(String, Vec<u8>)],
+) -> Result<Digest> {
+    let host = if base.ground == Ground::Host { jail.host_digest().await? } else { String::new() };
+    let files: Vec<(&str, Digest)> =
+        files.iter().map(|(name, content)| (name.as_str(), Digest::of(content))).collect();
+    let depends = (FORMAT, host, base.digest(), install.command, files, install.env, install.tenant);
+    Ok(Digest::of(&serde_json::to_vec(&depends).unwrap_or_default()))
+}
+
+/// The files that an installation reads, and where they are inside.
+fn files(install: &Install<'_>) -> Result<Vec<(String, Vec<u8>)>> {
+    let names = files_of(install)?.into_iter();
+    names.map(|name| Ok((format!("{HOME}/{name}"), read(&install.folder.join(&name))?))).collect()
 }
 
 /// Debian's packages are installed for everybody.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod debian;
 mod files;
 mod glob;
 mod install;
@@ -13,6 +14,6 @@ mod step;
 mod workshop;
 
 pub use self::build::{Ingredients, build};
-pub use self::install::{Install, install};
+pub use self::install::{Install, install, installed};
 pub use self::ready::{READY, ready};
 pub use self::workshop::{How, Progress, Tell, Workshop, registries};

@@ -12,12 +12,29 @@ use tar::{EntryType, Header};
 
 use crate::workshop::{EPOCH, failed};
 
-/// Whose what is copied is, and what may be done with it.
-#[derive(Clone, Copy, Debug, Default)]
+/// Whose what is copied is, and what may be done with it: as it was where nothing is said.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Dress {
-    pub(crate) owner: (u32, u32),
-    /// As it was if there is none.
+    pub(crate) owner: Option<(u32, u32)>,
     pub(crate) mode: Option<u32>,
+}
+
+impl Dress {
+    pub(crate) const AS_IT_WAS: Self = Self { owner: None, mode: None };
+}
+
+/// What is known of a file that is copied.
+#[derive(Clone, Copy)]
+struct Nature {
+    mode: u32,
+    owner: (u32, u32),
+}
+
+impl Nature {
+    /// Root's, as whatever comes from outside.
+    fn of_root(mode: u32) -> Self {
+        Self { mode, owner: (0, 0) }
+    }
 }
 
 /// An archive that is being made.
@@ -63,28 +80,34 @@ impl Packer {
         Ok(Packed { file, digest })
     }
 
-    fn header(&self, kind: EntryType, mode: u32, size: u64) -> Header {
+    fn header(&self, kind: EntryType, nature: Nature, size: u64) -> Header {
+        let Nature { mode, owner } = nature;
+        let owner = self.dress.owner.unwrap_or(owner);
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         let is_link = kind == EntryType::Symlink;
         header.set_mode(self.dress.mode.filter(|_| !is_link).unwrap_or(mode & 0o7777));
-        header.set_uid(self.dress.owner.0.into());
-        header.set_gid(self.dress.owner.1.into());
+        header.set_uid(owner.0.into());
+        header.set_gid(owner.1.into());
         header.set_mtime(EPOCH as u64);
         header.set_size(size);
         header
     }
 
     pub(crate) fn directory(&mut self, target: &Path, mode: u32) -> Result<()> {
+        self.directory_of(target, Nature::of_root(mode))
+    }
+
+    fn directory_of(&mut self, target: &Path, nature: Nature) -> Result<()> {
         if target.as_os_str().is_empty() {
             return Ok(());
         }
-        let mut header = self.header(EntryType::Directory, mode, 0);
+        let mut header = self.header(EntryType::Directory, nature, 0);
         self.builder.append_data(&mut header, target, io::empty()).map_err(failed)
     }
 
     pub(crate) fn bytes(&mut self, target: &Path, mode: u32, content: &[u8]) -> Result<()> {
-        let mut header = self.header(EntryType::Regular, mode, content.len() as u64);
+        let mut header = self.header(EntryType::Regular, Nature::of_root(mode), content.len() as u64);
         self.builder.append_data(&mut header, target, content).map_err(failed)
     }
 
@@ -93,12 +116,13 @@ impl Packer {
         let file = File::open(source).map_err(unreadable)?;
         let data = file.metadata().map_err(unreadable)?;
         // It may grow meanwhile, and then has what it had.
-        let mut header = self.header(EntryType::Regular, data.permissions().mode(), data.len());
+        let mut header =
+            self.header(EntryType::Regular, Nature::of_root(data.permissions().mode()), data.len());
         self.builder.append_data(&mut header, target, file.take(data.len())).map_err(unreadable)
     }
 
-    fn link(&mut self, target: &Path, leads_to: &Path) -> Result<()> {
-        let mut header = self.header(EntryType::Symlink, 0o777, 0);
+    fn link(&mut self, target: &Path, leads_to: &Path, owner: (u32, u32)) -> Result<()> {
+        let mut header = self.header(EntryType::Symlink, Nature { mode: 0o777, owner }, 0);
         self.builder.append_link(&mut header, target, leads_to).map_err(failed)
     }
 
@@ -112,7 +136,7 @@ impl Packer {
         let data = source.symlink_metadata().map_err(|error| unreadable(source, &error))?;
         if data.is_symlink() {
             let leads_to = fs::read_link(source).map_err(|error| unreadable(source, &error))?;
-            return self.link(target, &leads_to);
+            return self.link(target, &leads_to, (0, 0));
         }
         if data.is_file() {
             return self.file(target, source);
@@ -145,18 +169,21 @@ impl Packer {
                 return Err(Error::new(ErrorCode::InvalidArgument, wrong));
             }
             let kind = entry.header().entry_type();
-            let mode = entry.header().mode().map_err(broken)?;
+            let id = |id: u64| u32::try_from(id).unwrap_or(u32::MAX);
+            let header = entry.header();
+            let owner = (id(header.uid().unwrap_or(0)), id(header.gid().unwrap_or(0)));
+            let nature = Nature { mode: header.mode().map_err(broken)?, owner };
             let linked = entry.link_name().map_err(broken)?.map(|name| name.into_owned());
             match kind {
-                EntryType::Directory => self.directory(&target, mode)?,
-                EntryType::Symlink => self.link(&target, &linked.unwrap_or_default())?,
+                EntryType::Directory => self.directory_of(&target, nature)?,
+                EntryType::Symlink => self.link(&target, &linked.unwrap_or_default(), owner)?,
                 EntryType::Link => {
-                    let mut header = self.header(EntryType::Link, mode, 0);
+                    let mut header = self.header(EntryType::Link, nature, 0);
                     let linked = place(&linked.unwrap_or_default());
                     self.builder.append_link(&mut header, &target, linked).map_err(failed)?;
                 }
                 EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                    let mut header = self.header(EntryType::Regular, mode, entry.size());
+                    let mut header = self.header(EntryType::Regular, nature, entry.size());
                     self.builder.append_data(&mut header, &target, &mut entry).map_err(broken)?;
                 }
                 EntryType::XGlobalHeader => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar_core::{
     ByteSize, CpuCount, Error, ErrorCode, Limits, NetworkPolicy, Result, Rule, SetName, Stream,
 };
-use belljar_layers::{Catalog, Held, Record};
+use belljar_layers::{Catalog, Digest, Held, Record, Unpacker};
 use belljar_providers::jail::Jail;
 use belljar_providers::jail::templates::catalog;
 
@@ -19,6 +19,7 @@ pub struct Workshop {
     pub(crate) jail: Jail,
     pub(crate) catalog: Catalog,
     pub(crate) how: How,
+    pub(crate) unpacker: Box<dyn Unpacker>,
     /// Nothing that was made is collected meanwhile.
     pub(crate) held: Held,
 }
@@ -80,16 +81,21 @@ pub enum Progress {
 pub type Tell<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
 impl Workshop {
-    /// With this provider.
-    pub fn new(jail: Jail, how: How) -> Result<Self> {
+    /// With this provider, and somebody to unpack archives.
+    pub fn new(jail: Jail, unpacker: Box<dyn Unpacker>, how: How) -> Result<Self> {
         let catalog = catalog(jail.home())?;
         let held = catalog.store().hold().map_err(failed)?;
-        Ok(Self { jail, catalog, how, held })
+        Ok(Self { jail, catalog, how, unpacker, held })
     }
 
     /// Where the templates are.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// What came of this, if it was done before and is not to be done anew.
+    pub(crate) fn recall(&self, key: &Digest) -> Result<Option<Record>> {
+        if self.how.anew { Ok(None) } else { self.catalog.recall(key).map_err(failed) }
     }
 
     /// Gives a template a name.

@@ -29,8 +29,9 @@ pub(crate) use recording::{
 };
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use template::{
-    Installation, SnapshotArgs, TemplateArgs, TemplateBuildArgs, TemplateGcArgs, TemplateImportArgs,
-    TemplateNameArgs, TemplateRmArgs, TemplateVerb, new_name,
+    Installation, SnapshotArgs, TemplateArgs, TemplateBuildArgs, TemplateDiffArgs, TemplateExportArgs,
+    TemplateFileArgs, TemplateGcArgs, TemplateImportArgs, TemplateNameArgs, TemplateRmArgs, TemplateVerb,
+    new_name,
 };
 pub(crate) use token::{
     CallsArgs, TokenArgs, TokenCreateArgs, TokenExtendArgs, TokenLsArgs, TokenRevokeArgs, TokenVerb,

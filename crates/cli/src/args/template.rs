@@ -47,12 +47,24 @@ Examples:
   docker save my-image | belljar template import - my-image
   belljar template import image.tar my-image")]
     Import(TemplateImportArgs),
+    /// Write a template as an archive in the layout of OCI, which `import` takes in, and others too unless it lies on the host's programs
+    #[command(after_long_help = "Examples:\n  belljar template export my-image image.tar")]
+    Export(TemplateExportArgs),
     /// List the templates there are
     #[command(after_long_help = "Examples:\n  belljar template ls\n  belljar template ls --json")]
     Ls,
     /// Print what a template is made of
     #[command(after_long_help = "Examples:\n  belljar template inspect my-image --json")]
     Inspect(TemplateNameArgs),
+    /// List files of a template, without starting it
+    #[command(after_long_help = "Examples:\n  belljar template files my-image /etc")]
+    Files(TemplateFileArgs),
+    /// Print a file of a template, without starting it
+    #[command(after_long_help = "Examples:\n  belljar template cat my-image /etc/os-release")]
+    Cat(TemplateFileArgs),
+    /// Print what is different between two templates: A is added, M modified, D removed
+    #[command(after_long_help = "Examples:\n  belljar template diff my-image my-state")]
+    Diff(TemplateDiffArgs),
     /// Take the names of templates away; `gc` removes what nobody needs any more
     #[command(after_long_help = "Examples:\n  belljar template rm my-image")]
     Rm(TemplateRmArgs),
@@ -156,10 +168,40 @@ pub(crate) struct TemplateImportArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TemplateExportArgs {
+    /// The template, by its name or its digest
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The archive; - is standard output
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TemplateNameArgs {
     /// The template, by its name or its digest
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplateFileArgs {
+    /// The template, by its name or its digest
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Where, inside
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplateDiffArgs {
+    /// A template, by its name or its digest
+    #[arg(value_name = "FIRST")]
+    pub(crate) first: String,
+    /// The one that it is compared with
+    #[arg(value_name = "SECOND")]
+    pub(crate) second: String,
 }
 
 #[derive(Debug, Args)]

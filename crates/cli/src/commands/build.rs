@@ -6,11 +6,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use belljar_core::{Error, ErrorCode, Limits, NetworkPolicy, Result, Rule, Rules, SandboxSpec, Tenant};
+use belljar_core::{Error, ErrorCode, NetworkPolicy, Result, Rule, Rules, SandboxSpec, Tenant};
 use belljar_layers::Record;
+use belljar_providers::jail::Jail;
 use belljar_providers::jail::templates::catalog;
 use belljar_providers::template::HOST;
-use belljar_templates::{How, Ingredients, Install, Progress, Workshop, build, install, ready, registries};
+use belljar_templates::{
+    How, Ingredients, Install, Progress, Workshop, build, install, installed, ready, registries,
+};
 
 use super::Context;
 use super::template::tell_of;
@@ -46,7 +49,7 @@ pub(crate) async fn template_build(context: &Context, args: TemplateBuildArgs) -
         limits.memory = plan.memory.unwrap_or(limits.memory);
         limits.disk = plan.disk.unwrap_or(limits.disk);
         let how = How { network, cache, limits, timeout: plan.timeout, anew: plan.anew };
-        let workshop = Workshop::new(jail, how)?;
+        let workshop = Workshop::new(jail, wiring::unpacker()?, how)?;
         source.build(&workshop, &plan.name, &plan.args, context.printer).await
     };
     let (named, record) = interrupts.guard(work).await?;
@@ -162,15 +165,26 @@ pub(crate) async fn prepare(
     if found.is_some() && installation.is_none() {
         return Ok(());
     }
+    let base = found.clone();
     let jail = wiring::own_jail(context.home.clone())?;
-    let (mut reached, cache) = registries(&jail).await?;
-    reached.extend(installation.iter().flat_map(|installation| installation.allow.clone()));
-    let network = allowing(reached);
-    let cache = if network == NetworkPolicy::None { Vec::new() } else { cache };
-    let limits: Limits = How::default_limits(home.path());
-    let how = How { network, cache, limits, timeout: How::DEFAULT_TIMEOUT, anew: false };
-    let workshop = Workshop::new(jail, how)?;
-    let mut record = match (found, ready(&spec.template)) {
+    let folder =
+        std::env::current_dir().map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
+    let commands = installation.map_or(&[][..], |installation| &installation.commands);
+    let files = installation.map_or(&[][..], |installation| &installation.files);
+    let asked = |command| Install { command, folder: &folder, files, env, tenant };
+    // Mostly all of it is there, and nothing else is needed.
+    let mut record = found;
+    for command in commands {
+        let Some(base) = record else { break };
+        record = installed(&jail, &base, &asked(command)).await.map_err(in_install)?;
+    }
+    if let Some(record) = record {
+        spec.template = record.digest().to_string();
+        return Ok(());
+    }
+    let how = how(&jail, installation).await?;
+    let workshop = Workshop::new(jail, wiring::unpacker()?, how)?;
+    let mut record = match (base, ready(&spec.template)) {
         (Some(record), _) => record,
         (None, Some(recipe)) => {
             context.printer.notice(&format!("building the template `{}`, which is done once", spec.template));
@@ -180,20 +194,31 @@ pub(crate) async fn prepare(
         // Whoever makes the sandbox says so.
         (None, None) => return Ok(()),
     };
-    let Some(installation) = installation else { return Ok(()) };
-    let folder =
-        std::env::current_dir().map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
-    for command in &installation.commands {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    for command in commands {
         let mut shown = Shown::new(context.printer);
-        let asked = Install { command, folder: &folder, files: &installation.files, env, tenant };
         let mut tell = |progress| shown.tell(progress);
-        record = install(&workshop, &record, &asked, &mut tell)
-            .await
-            .map_err(|error| Error { message: format!("option `--install`: {}", error.message), ..error })?;
+        record = install(&workshop, &record, &asked(command), &mut tell).await.map_err(in_install)?;
         shown.done();
     }
     spec.template = record.digest().to_string();
     Ok(())
+}
+
+fn in_install(error: Error) -> Error {
+    Error { message: format!("option `--install`: {}", error.message), ..error }
+}
+
+/// Under which conditions ready-made templates are built and installations done.
+async fn how(jail: &Jail, installation: Option<&Installation>) -> Result<How> {
+    let (mut reached, cache) = registries(jail).await?;
+    reached.extend(installation.iter().flat_map(|installation| installation.allow.clone()));
+    let network = allowing(reached);
+    let cache = if network == NetworkPolicy::None { Vec::new() } else { cache };
+    let limits = How::default_limits(jail.home().path());
+    Ok(How { network, cache, limits, timeout: How::DEFAULT_TIMEOUT, anew: false })
 }
 
 /// A build as it is shown: a line for each step, and under it what its program says.

@@ -85,8 +85,12 @@ pub(crate) async fn dispatch(cli: Cli, printer: Printer) -> Result<Status, Failu
         Verb::Template(args) => match args.command {
             TemplateVerb::Build(args) => build::template_build(&context, *args).await,
             TemplateVerb::Import(args) => template::take_in(&context, args).await,
+            TemplateVerb::Export(args) => template::give_out(&context, args).await,
             TemplateVerb::Ls => template::ls(&context),
             TemplateVerb::Inspect(args) => template::inspect(&context, &args),
+            TemplateVerb::Files(args) => template::files(&context, &args),
+            TemplateVerb::Cat(args) => template::cat(&context, &args),
+            TemplateVerb::Diff(args) => template::diff(&context, &args),
             TemplateVerb::Rm(args) => template::rm(&context, &args),
             TemplateVerb::Verify(args) => template::verify(&context, &args),
             TemplateVerb::Gc(args) => template::gc(&context, args).await,

@@ -2,16 +2,22 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use belljar_core::{Error, ErrorCode, Result, SandboxId, SandboxState};
-use belljar_layers::{Bounds, Catalog, Ground, Image, Named, Progress, Record, Settings, Times, import};
+use belljar_layers::{
+    Bounds, Catalog, Change, Changed, Ground, Image, Kind, Listed, Named, Progress, Record, Settings, Stack,
+    Times, changes, export, import,
+};
 use belljar_providers::jail::templates::{catalog, refusal};
+use belljar_providers::template::{HOST, host};
 use serde_json::{Value, json};
 
 use super::Context;
 use crate::args::{
-    SnapshotArgs, TemplateGcArgs, TemplateImportArgs, TemplateNameArgs, TemplateRmArgs, new_name,
+    SnapshotArgs, TemplateDiffArgs, TemplateExportArgs, TemplateFileArgs, TemplateGcArgs, TemplateImportArgs,
+    TemplateNameArgs, TemplateRmArgs, new_name,
 };
 use crate::outcome::{Failure, Status};
 use crate::print::escape::escape;
@@ -68,6 +74,7 @@ fn described(named: Option<(&str, &Named)>, record: &Record) -> Value {
 pub(crate) async fn take_in(context: &Context, args: TemplateImportArgs) -> Result<Status, Failure> {
     let name = new_name(&args.name)?;
     let (catalog, printer) = (open(context)?, context.printer);
+    let unpacker = wiring::unpacker()?;
     let work = move || -> Result<(String, Named, Record)> {
         let held = catalog.store().hold().map_err(failed)?;
         let told = |progress| {
@@ -75,7 +82,7 @@ pub(crate) async fn take_in(context: &Context, args: TemplateImportArgs) -> Resu
             printer.notice(&format!("layer {number} of {all}"));
         };
         let image = read(&args.file, |archive| {
-            import(catalog.store(), &held, archive, Bounds::default(), told)
+            import(catalog.store(), &held, archive, (&*unpacker, Bounds::default()), told)
                 .map_err(|refused| refusal(&refused))
         })?;
         let record = record_of(image);
@@ -85,6 +92,36 @@ pub(crate) async fn take_in(context: &Context, args: TemplateImportArgs) -> Resu
     };
     let (name, named, record) = wiring::aside(work).await?;
     tell_of(context, &name, &named, &record)
+}
+
+pub(crate) async fn give_out(context: &Context, args: TemplateExportArgs) -> Result<Status, Failure> {
+    let catalog = open(context)?;
+    let (name, file) = (args.name.clone(), args.file.clone());
+    let work = move || -> Result<Record> {
+        let _held = catalog.store().hold().map_err(failed)?;
+        let record = find(&catalog, &name)?;
+        let unwritable = |error: io::Error| {
+            Error::new(ErrorCode::InvalidArgument, format!("cannot write {}: {error}", file.display()))
+        };
+        if file == Path::new("-") {
+            export(catalog.store(), &record, io::stdout().lock()).map_err(unwritable)?;
+            return Ok(record);
+        }
+        // Whole or not at all.
+        let directory =
+            file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut new = tempfile::NamedTempFile::new_in(directory).map_err(unwritable)?;
+        export(catalog.store(), &record, io::BufWriter::new(&mut new)).map_err(unwritable)?;
+        new.persist(&file).map_err(|error| unwritable(error.error))?;
+        Ok(record)
+    };
+    let record = wiring::aside(work).await?;
+    if context.printer.json && args.file != Path::new("-") {
+        context
+            .printer
+            .object(&json!({ "name": args.name, "digest": record.digest(), "bytes": record.bytes() }))?;
+    }
+    Ok(Status::SUCCESS)
 }
 
 fn origin(file: &Path) -> String {
@@ -107,6 +144,9 @@ fn read<T>(file: &Path, work: impl FnOnce(&mut dyn BufRead) -> Result<T>) -> Res
 
 /// The template that an image is.
 fn record_of(image: Image) -> Record {
+    if let Some((ground, settings)) = image.own {
+        return Record { ground, layers: image.layers, settings };
+    }
     let config = image.config;
     let pair = |text: &String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -163,6 +203,106 @@ pub(crate) fn inspect(context: &Context, args: &TemplateNameArgs) -> Result<Stat
     } else {
         let text = serde_json::to_string_pretty(&described).unwrap_or_default();
         context.printer.out(&format!("{text}\n"))?;
+    }
+    Ok(Status::SUCCESS)
+}
+
+/// The layers of a template, as a sandbox would see them.
+fn stack(catalog: &Catalog, name: &str) -> Result<Stack> {
+    let record = find(catalog, name)?;
+    let open =
+        |layer: &belljar_layers::Layer| File::open(catalog.store().tree(&layer.digest)).map(OwnedFd::from);
+    let opened = record.layers.iter().rev().map(open).collect::<io::Result<_>>();
+    Ok(Stack::new(opened.map_err(failed)?))
+}
+
+fn no_file(args: &TemplateFileArgs) -> Failure {
+    let path = args.path.display().to_string();
+    let wrong = format!("`{}` has no `{}` in its layers", args.name, path.escape_debug());
+    Error::new(ErrorCode::NotFound, wrong).hint("`belljar template files NAME` lists what there is").into()
+}
+
+pub(crate) fn files(context: &Context, args: &TemplateFileArgs) -> Result<Status, Failure> {
+    let catalog = open(context)?;
+    let _held = catalog.store().hold().map_err(failed)?;
+    let listed =
+        stack(&catalog, &args.name)?.list(&args.path).map_err(failed)?.ok_or_else(|| no_file(args))?;
+    let kind = |kind| match kind {
+        Kind::File => "file",
+        Kind::Directory => "directory",
+        Kind::Link => "link",
+    };
+    let path = |listed: &Listed| format!("/{}", listed.path.display());
+    if context.printer.json {
+        let one = |listed: &Listed| {
+            let target = listed.target.as_ref().map(|target| target.to_string_lossy());
+            json!({ "path": path(listed), "kind": kind(listed.kind), "mode": listed.mode, "uid": listed.uid,
+                "gid": listed.gid, "size": listed.size, "target": target })
+        };
+        context.printer.object(&json!({ "files": listed.iter().map(one).collect::<Vec<_>>() }))?;
+        return Ok(Status::SUCCESS);
+    }
+    let rows: Vec<_> = listed
+        .iter()
+        .map(|listed| {
+            let target = listed
+                .target
+                .as_ref()
+                .map_or(String::new(), |target| format!(" -> {}", target.to_string_lossy()));
+            vec![
+                kind(listed.kind).to_owned(),
+                format!("{:o}", listed.mode),
+                format!("{}:{}", listed.uid, listed.gid),
+                listed.size.to_string(),
+                escape(&format!("{}{target}", path(listed))).into_owned(),
+            ]
+        })
+        .collect();
+    context.printer.out(&table(&["KIND", "MODE", "OWNER", "SIZE", "PATH"], &rows))?;
+    Ok(Status::SUCCESS)
+}
+
+pub(crate) fn cat(context: &Context, args: &TemplateFileArgs) -> Result<Status, Failure> {
+    let catalog = open(context)?;
+    let _held = catalog.store().hold().map_err(failed)?;
+    let mut file =
+        stack(&catalog, &args.name)?.open(&args.path).map_err(failed)?.ok_or_else(|| no_file(args))?;
+    match io::copy(&mut file, &mut io::stdout().lock()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error).into()),
+        _ => Ok(Status::SUCCESS),
+    }
+}
+
+pub(crate) fn diff(context: &Context, args: &TemplateDiffArgs) -> Result<Status, Failure> {
+    let catalog = open(context)?;
+    let _held = catalog.store().hold().map_err(failed)?;
+    let record = |name: &str| if name == HOST { Ok(Record::host()) } else { find(&catalog, name) };
+    let (first, second) = (record(&args.first)?, record(&args.second)?);
+    let ground = [&first, &second].iter().any(|record| record.ground == Ground::Host).then(|| {
+        let home = wiring::home(context.home.clone())?;
+        host(&home.templates()).map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))
+    });
+    let ground = ground.transpose()?.map(|template| template.root);
+    let changed =
+        changes(catalog.store(), &first.layers, &second.layers, ground.as_deref()).map_err(failed)?;
+    let path = |changed: &Changed| format!("/{}", changed.path.display());
+    if context.printer.json {
+        let word = |change| match change {
+            Change::Added => "added",
+            Change::Modified => "modified",
+            Change::Removed => "removed",
+        };
+        let one = |changed: &Changed| json!({ "path": path(changed), "change": word(changed.change) });
+        context.printer.object(&json!({ "changes": changed.iter().map(one).collect::<Vec<_>>() }))?;
+        return Ok(Status::SUCCESS);
+    }
+    for changed in &changed {
+        let letter = match changed.change {
+            Change::Added => 'A',
+            Change::Modified => 'M',
+            Change::Removed => 'D',
+        };
+        context.printer.out(&format!("{letter} {}\n", escape(&path(changed))))?;
     }
     Ok(Status::SUCCESS)
 }

@@ -148,6 +148,14 @@ fn an_image_is_taken_in_and_runs() {
     );
     assert!(host.import(&crate::images::saved(&layers, "nobody-knows"), "odd").status.success());
     assert!(host.refused(&["run", "--template", "odd", "--", "id"]).contains("nobody-knows"));
+    // What is given out is the same where it is taken in.
+    let archive = host.directory.path().join("out.tar");
+    host.ok(&["template", "export", "app", archive.to_str().unwrap()]);
+    let other = Host::new();
+    assert!(other.import(&std::fs::read(&archive).unwrap(), "back").status.success());
+    let [there, here] =
+        [other.json(&["template", "inspect", "back"]), host.json(&["template", "inspect", "app"])];
+    assert_eq!(there["digest"], here["digest"]);
     // A recipe on top of an image.
     host.build("on", "on/Dockerfile", "FROM saved\nRUN echo more > /srv/more\nUSER app\n");
     assert_eq!(host.sh("on", "id -u; cat /srv/more; echo $WHO"), "999\nmore\nimage\n");

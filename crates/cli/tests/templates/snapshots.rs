@@ -33,6 +33,17 @@ fn what_a_sandbox_wrote_is_there_and_what_it_removed_is_not() {
     host.ok(&["exec", &second, "--", "sh", "-c", "rm x hard; echo more > y"]);
     assert_eq!(host.json(&["snapshot", &second, "more"])["layers"].as_array().unwrap().len(), 2);
     assert_eq!(host.sh("more", "cat y; ls"), "more\nhole\nlink\ny\n");
+
+    // All of it can be looked at without starting it.
+    assert_eq!(host.ok(&["template", "cat", "more", "/home/user/y"]), "more\n");
+    assert!(host.refused(&["template", "cat", "more", "/home/user/x"]).contains("has no `/home/user/x`"));
+    let listed = host.json(&["template", "files", "more", "/home/user"]);
+    let names: Vec<&str> =
+        listed["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(names, ["/home/user/hole", "/home/user/link", "/home/user/y"]);
+    let diff = host.ok(&["template", "diff", "kept", "more"]);
+    assert_eq!(diff, "D /home/user/hard\nD /home/user/x\nA /home/user/y\n");
+    assert!(host.ok(&["template", "diff", "host", "kept"]).contains("A /opt/r\n"));
 }
 
 #[test]

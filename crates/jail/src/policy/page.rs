@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::{
     ALLOWED, ALLOWED_HERE, ASKED, Answer, CHECKED, Call, Capability, Checked, DEBUG, GUEST_CAPABILITIES,
-    GUEST_ONLY, MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES, WORKER,
-    WORKER_CHECKED, WORKER_HERE,
+    GUEST_ONLY, MONITOR, MONITOR_CHECKED, PRETENDED, REFUSED, REFUSED_HERE, ROOT_CAPABILITIES, UNPACKER,
+    UNPACKER_CHECKED, WORKER, WORKER_CHECKED, WORKER_HERE,
 };
 
 const HEAD: &str = "# What a sandbox may ask of the kernel
@@ -42,6 +42,12 @@ fn page() -> String {
         &[WORKER, WORKER_HERE].concat(),
     );
     decided(&mut page, WORKER_CHECKED);
+    section(
+        &mut page,
+        "What whoever unpacks a stranger's archive may ask of the kernel, outside (all else is `EPERM`)",
+        UNPACKER,
+    );
+    decided(&mut page, UNPACKER_CHECKED);
     page
 }
 

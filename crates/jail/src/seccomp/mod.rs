@@ -63,6 +63,11 @@ pub fn compile_for_worker() -> Program {
     outside(&[policy::WORKER, policy::WORKER_HERE], policy::WORKER_CHECKED)
 }
 
+/// Compiles what whoever unpacks a stranger's archive may ask.
+pub fn compile_for_unpacker() -> Program {
+    outside(&[policy::UNPACKER], policy::UNPACKER_CHECKED)
+}
+
 /// A filter for one of our own processes outside.
 fn outside(allowed: &[&[policy::Call]], checked: &'static [policy::Checked]) -> Program {
     let allowed = allowed.concat().into_iter().map(|call| (call.1 as u32, Rule::Answer(Answer::Allow)));

@@ -86,6 +86,12 @@ impl Jail {
         .await
     }
 
+    /// The files of ours that a template lies on, if it does.
+    pub async fn ground(&self, record: &Record) -> Result<Option<PathBuf>> {
+        let host = host_template(&self.home.templates()).await?;
+        Ok((record.ground == belljar_layers::Ground::Host).then_some(host.root))
+    }
+
     /// The layers of a template as a sandbox would see them, without what is mounted over them.
     pub async fn stack(&self, record: &Record) -> Result<Stack> {
         let (home, record) = (self.home.clone(), record.clone());
@@ -207,7 +213,7 @@ fn capture_from(
         without.push(Path::new(BUNDLE.trim_start_matches('/')));
         without.push(Path::new("etc/ssl/certs/java/cacerts"));
     }
-    let added = catalog.store().add(held, |tree| {
+    let added = catalog.store().add(held, |_, tree| {
         let captured = capture(&uppers, &tree, (ids, times), &without)?;
         Ok((captured, None, captured.bytes))
     });
