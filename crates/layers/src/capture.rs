@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use crate::offence::{Offence, Refused};
 use crate::stack::{DEEPEST, OPAQUE, open_beneath};
 
+/// The most bytes of files that are copied, holes among them.
+const MOST_BYTES: u64 = 64 << 30;
 /// The longest list of attributes.
 const LONGEST_LIST: usize = 64 << 10;
 /// Whose files are whose owner nobody inside knows.
@@ -224,12 +226,17 @@ impl Copy<'_> {
                 "changed while it was copied",
             ));
         }
+        let said = u64::try_from(now.st_size).unwrap_or(u64::MAX);
+        if self.captured.bytes.saturating_add(said) > MOST_BYTES {
+            // Holes cost whoever made them nothing, and us the time to read them.
+            let why = format!("is one more than the {MOST_BYTES} bytes that are copied");
+            return Err(Refused::offence(Offence::Bomb, path.as_os_str().as_bytes(), why));
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made =
             rustix::fs::openat(to, name, flags, Mode::from_raw_mode(0o600)).map_err(failed(path, "make"))?;
         let made = File::from(made);
-        let bytes =
-            copy_sparse(File::from(source.try_clone().map_err(io_failed(path))?), &made, now.st_size as u64);
+        let bytes = copy_sparse(File::from(source.try_clone().map_err(io_failed(path))?), &made, said);
         self.captured.bytes += bytes.map_err(io_failed(path))?;
         let made = OwnedFd::from(made);
         self.dress(&source, &made, (path, &now))?;

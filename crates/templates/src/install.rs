@@ -95,7 +95,7 @@ async fn key(
 /// The files that an installation reads, and where they are inside.
 fn files(install: &Install<'_>) -> Result<Vec<(String, Vec<u8>)>> {
     let names = files_of(install)?.into_iter();
-    names.map(|name| Ok((format!("{HOME}/{name}"), read(&install.folder.join(&name))?))).collect()
+    names.map(|name| Ok((format!("{HOME}/{name}"), read(install.folder, &name)?))).collect()
 }
 
 /// Debian's packages are installed for everybody.
@@ -146,11 +146,18 @@ fn files_of(install: &Install<'_>) -> Result<Vec<String>> {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// Reads a file below a folder. The folder may be somebody else's: a link in it does not lead out of it.
+fn read(folder: &Path, name: &str) -> Result<Vec<u8>> {
+    let path = &folder.join(name);
     let wrong = |why: &str| {
         Error::new(ErrorCode::InvalidArgument, format!("cannot read {}: {why}", path.display()))
             .hint("the files that an installation reads are looked for where you are")
     };
+    let real = |path: &Path| path.canonicalize().map_err(|error| wrong(&error.to_string()));
+    let (folder, path) = (&real(folder)?, &real(path)?);
+    if !path.starts_with(folder) {
+        return Err(wrong("it leads out of the folder"));
+    }
     let data = std::fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
     if !data.is_file() || data.len() > LONGEST {
         return Err(wrong("it is no file, or too long"));
