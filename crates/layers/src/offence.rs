@@ -114,6 +114,9 @@ pub enum Refused {
 impl Refused {
     pub(crate) fn offence(offence: Offence, name: &[u8], why: impl std::fmt::Display) -> Self {
         let name: String = String::from_utf8_lossy(name).escape_debug().take(200).collect();
+        // Others' words may have names in them too.
+        let steers = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let why: String = why.to_string().chars().take(1000).map(steers).collect();
         Self::Offence { offence, what: format!("`{name}` {why}") }
     }
 
