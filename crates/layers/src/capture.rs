@@ -14,14 +14,12 @@ use rustix::io::Errno;
 
 use crate::offence::{Offence, Refused};
 use crate::stack::{DEEPEST, OPAQUE, open_beneath};
+use crate::unpack::{MOST_IDS, NOBODY};
 
 /// The most bytes of files that are copied, holes among them.
 const MOST_BYTES: u64 = 64 << 30;
 /// The longest list of attributes.
 const LONGEST_LIST: usize = 64 << 10;
-/// Whose files are whose owner nobody inside knows.
-const NOBODY: u32 = 65_534;
-const MOST_IDS: u32 = 65_536;
 /// What marks a directory that hides what lies below it, by those who may set such attributes.
 const TRUSTED_OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// How the names of all attributes begin by which the kernel knows layers.
@@ -289,7 +287,7 @@ impl Copy<'_> {
     /// Whose it is inside; nothing where all is one user's.
     fn owner(&self, stat: &Stat) -> Option<(Uid, Gid)> {
         let Ids::From(first) = self.ids else { return None };
-        let inside = |id: u32| id.checked_sub(first).filter(|id| *id < MOST_IDS).unwrap_or(NOBODY);
+        let inside = |id: u32| id.checked_sub(first).filter(|id| u64::from(*id) < MOST_IDS).unwrap_or(NOBODY);
         Some((Uid::from_raw(inside(stat.st_uid)), Gid::from_raw(inside(stat.st_gid))))
     }
 

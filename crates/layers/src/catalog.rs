@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::record::Record;
+use crate::stack::Stack;
 use crate::store::{Held, Layer, Store};
 
 /// The longest of the files that are read here.
@@ -89,6 +91,13 @@ impl Catalog {
     /// Where its layers are.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The layers of a template as a sandbox would see them, over this directory if they lie on one.
+    pub fn stack(&self, record: &Record, ground: Option<&Path>) -> io::Result<Stack> {
+        let layers = record.layers.iter().rev().map(|layer| self.store.tree(&layer.digest));
+        let opened = layers.chain(ground.map(Path::to_owned)).map(|tree| File::open(tree).map(OwnedFd::from));
+        Ok(Stack::new(opened.collect::<io::Result<_>>()?))
     }
 
     fn record_file(&self, digest: &Digest) -> PathBuf {

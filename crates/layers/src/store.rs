@@ -213,7 +213,7 @@ impl Store {
                     .is_ok_and(|own| flock(&own, FlockOperation::NonBlockingLockExclusive).is_err())
             };
             if is_left(GONE) || (is_left(NEW) && !is_made()) {
-                fs::remove_dir_all(entry.path())?;
+                remove(&entry.path())?;
             }
         }
         for chain in self.chains().read_dir().into_iter().flatten() {
@@ -225,4 +225,20 @@ impl Store {
         }
         Ok(removed)
     }
+}
+
+/// Removes what was left behind. Whoever unpacked something there for a process that was killed may be about to end, and still
+/// make a file.
+fn remove(path: &Path) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),
+            removed => return removed,
+        }
+    }
+    fs::remove_dir_all(path)
 }

@@ -31,8 +31,8 @@ const LONGEST_COMPONENT: usize = 255;
 /// So many zeros in a row are left out on the disk.
 const HOLE: usize = 4096;
 /// Whose files are whose owner a sandbox does not know.
-const NOBODY: u32 = 65_534;
-const MOST_IDS: u64 = 65_536;
+pub(crate) const NOBODY: u32 = 65_534;
+pub(crate) const MOST_IDS: u64 = 65_536;
 /// How names begin that take something away, and the one that takes all of a directory's away.
 const WHITEOUT: &[u8] = b".wh.";
 const ALL_AWAY: &[u8] = b".wh..wh..opq";

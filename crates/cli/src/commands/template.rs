@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use belljar_core::{Error, ErrorCode, Result, SandboxId, SandboxState};
@@ -19,6 +18,7 @@ use crate::args::{
     SnapshotArgs, TemplateDiffArgs, TemplateExportArgs, TemplateFileArgs, TemplateGcArgs, TemplateImportArgs,
     TemplateNameArgs, TemplateRmArgs, new_name,
 };
+use crate::interrupt::Interrupts;
 use crate::outcome::{Failure, Status};
 use crate::print::escape::escape;
 use crate::print::table::{exact_moment, size, table};
@@ -209,11 +209,7 @@ pub(crate) fn inspect(context: &Context, args: &TemplateNameArgs) -> Result<Stat
 
 /// The layers of a template, as a sandbox would see them.
 fn stack(catalog: &Catalog, name: &str) -> Result<Stack> {
-    let record = find(catalog, name)?;
-    let open =
-        |layer: &belljar_layers::Layer| File::open(catalog.store().tree(&layer.digest)).map(OwnedFd::from);
-    let opened = record.layers.iter().rev().map(open).collect::<io::Result<_>>();
-    Ok(Stack::new(opened.map_err(failed)?))
+    catalog.stack(&find(catalog, name)?, None).map_err(failed)
 }
 
 fn no_file(args: &TemplateFileArgs) -> Failure {
@@ -370,10 +366,12 @@ pub(crate) async fn snapshot(context: &Context, args: SnapshotArgs) -> Result<St
     let sandbox = context.open(&id).await?;
     let control = sandbox.control()?;
     let was_running = control.info().await?.state == SandboxState::Running;
+    // Whoever interrupts it does not leave the sandbox standing still.
+    let mut interrupts = Interrupts::new()?;
     if was_running {
         control.pause().await?;
     }
-    let kept = keep(context, &id, &name).await;
+    let kept = interrupts.guard(keep(context, &id, &name)).await;
     if was_running {
         control.resume().await?;
     }

@@ -90,10 +90,7 @@ pub(crate) fn resolve(
 
 /// The layers of a template, and what they lie on as far as that is files of ours, as a sandbox would see them.
 pub(crate) fn stack(catalog: &Catalog, record: &Record, host: &Template) -> io::Result<Stack> {
-    let layers = record.layers.iter().rev().map(|layer| catalog.store().tree(&layer.digest));
-    let ground = (record.ground == Ground::Host).then(|| host.root.clone());
-    let opened = layers.chain(ground).map(|tree| fs::File::open(tree).map(OwnedFd::from));
-    Ok(Stack::new(opened.collect::<io::Result<_>>()?))
+    catalog.stack(record, (record.ground == Ground::Host).then_some(host.root.as_path()))
 }
 
 /// Whom a template means by `user` or `user:group`.
